@@ -500,6 +500,8 @@ def links(given, folder):
 
 def hosts(given, folder):
     """Two network namespaces, a link of 200 Mbit/s."""
+    from sums import summed_hosts
+
     two = HERE / "two_hosts.sh"
     subprocess.run([two, "up", "200mbit"], check=True)
     try:
@@ -514,6 +516,8 @@ def hosts(given, folder):
         # In a folder of its own: what follows goes on with the model that there is.
         (folder / "relays").mkdir()
         relayed_hosts(given, folder / "relays")
+        (folder / "sums").mkdir()
+        summed_hosts(given, folder / "sums")
         leaves = ["--checkpoint", "kept", "--every", "30"]
         train = [given.fsx, "run", "m.json", "-q", "--steps"]
         code, _, err, _ = Job([HERE / "mpirun_two_hosts.sh"] + train + ["100"] + leaves, folder).end(120)

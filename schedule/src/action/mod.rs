@@ -137,8 +137,8 @@ pub struct Transfer {
     pub peers: Peers,
     /// What travels.
     pub payload: Payload,
-    /// Rounds in which data go to and fro. Of [`Payload::Ranks`] those where ranks have whole rows; what a table and a
-    /// batch need more is said by [`Schedule::rounds`](crate::Schedule::rounds).
+    /// Rounds in which data go to and fro. Of [`Payload::Ranks`] those where ranks have whole rows, of [`Payload::Sums`] those of
+    /// one node; what a table and a batch, or several nodes, need more is said by [`Schedule::rounds`](crate::Schedule::rounds).
     pub rounds: u32,
 }
 

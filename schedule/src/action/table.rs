@@ -447,7 +447,7 @@ actions! {
             /// Negatives per token.
             negatives: u32,
         },
-        /// Sum over ranks in rank order. `gradients... -> the same`
+        /// Sum over ranks in rank order, of several nodes within each first. `gradients... -> the same`
         AllReduce,
         /// Optimizer of dense parameters. `gradients... -> their parameters`
         DenseUpdate,
