@@ -7,6 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::Cluster;
 use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Observer, Options, Report, Session, StepEvent};
 use fs_schedule::Schedule;
@@ -76,8 +77,8 @@ fn check(counts: &Counts, what: &str) {
 }
 
 /// Two processes that are joined by streams: frames reuse their buffers on both sides.
-fn apart(schedule: &Schedule, what: &str) {
-    let worlds = joined(&[vec![0], vec![1]]).expect("streams");
+fn apart(schedule: &Schedule, ranks: &[Vec<usize>], what: &str) {
+    let worlds = joined(ranks).expect("streams");
     std::thread::scope(|scope| {
         for (process, (world, _)) in worlds.into_iter().enumerate() {
             scope.spawn(move || {
@@ -151,8 +152,20 @@ fn steps_allocate_nothing() {
             );
             check(&counts, &what);
             if link.is_none() {
-                apart(&schedule, &what);
+                apart(&schedule, &[vec![0], vec![1]], &what);
             }
         }
     }
+    // Sums node by node.
+    let program = fs_dsl::check_text("model.fs", &jagged).program.expect("the model checks");
+    let local = fs_dsl::cluster::preset("local").expect("a preset");
+    let options =
+        CompileOptions::new(Strategy::Pec, 4).cluster(Cluster { nodes: 2, gpus_per_node: 2, ..local });
+    let schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
+    assert!(schedule.settings.sums_by_node);
+    let session = Session::<f32>::new(schedule.clone(), Options::default().evaluate(false));
+    let mut counts = Counts::default();
+    session.unwrap_or_else(|e| panic!("{e}")).run(&mut counts).unwrap_or_else(|e| panic!("{e}"));
+    check(&counts, "two nodes");
+    apart(&schedule, &[vec![0, 1], vec![2, 3]], "two nodes");
 }

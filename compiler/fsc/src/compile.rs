@@ -61,7 +61,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ids|rows|folded")]
     balance_at: Option<At>,
     /// Bytes of dense gradients that are summed over ranks at once, where a strategy sums them in parts (default: an eighth of
-    /// all, if that is worth a transfer; `auto` tries others).
+    /// all, if that is worth a transfer; the strategy `auto` tries others as well).
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bucket_bytes: Option<u64>,
     /// Other choices for one table, any of: items:unique=off,lookahead=2,windows=1,sharding=row_wise,placement=hashed,relay=on,fold=on,group=0. May be repeated.

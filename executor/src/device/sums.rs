@@ -22,25 +22,14 @@ pub(crate) struct Sums {
 }
 
 /// What a rank sends in a round.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Round {
-    /// Elements for each rank.
-    pub counts: Vec<u64>,
-    /// All who get some get the same, which are there once.
-    pub everyone: bool,
-    /// What they are.
-    pub content: Content,
-}
-
-/// Elements that are sent.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Of the rank's own gradients, one range after the other.
-    Own(Vec<Range<usize>>),
-    /// So many that each of these ranks sent in the round before, added in this order.
-    Sum(Vec<usize>, usize),
-    /// Those that each of these ranks sent in the round before, one rank's after the other's.
-    Joined(Vec<(usize, usize)>),
+    /// Elements of its own gradients: [`Sums::own`].
+    Own,
+    /// Sums of what came in the round before: [`Sums::added`].
+    Sum,
+    /// What came in the round before: [`Sums::joined`].
+    Joined,
 }
 
 impl Sums {
@@ -74,63 +63,74 @@ impl Sums {
     }
 
     /// The elements of those whom a rank stands for, as they are sent.
-    fn shares(&self, relay: usize) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn shares(&self, relay: usize) -> impl Iterator<Item = Range<usize>> {
         self.stands_for(relay).map(|owner| self.share(owner))
     }
 
     /// What is sent in a round.
-    pub(crate) fn round(&self, round: u64) -> Round {
-        let (me, node) = (self.rank, self.node());
-        let counts = |of: &dyn Fn(usize) -> usize| (0..self.ranks).map(|to| of(to) as u64).collect();
-        let len = |relay: usize| self.shares(relay).map(|share| share.len()).sum::<usize>();
-        let within = |to: usize, n: usize| if node.contains(&to) { n } else { 0 };
+    pub(crate) fn content(&self, round: u64) -> Content {
         match (round, self.rounds()) {
-            (0, _) => {
-                let counts = counts(&|to| within(to, if node.contains(&to) { len(to) } else { 0 }));
-                let mut own: Vec<Range<usize>> = Vec::new();
-                for share in node.clone().flat_map(|to| self.shares(to)).filter(|share| !share.is_empty()) {
-                    match own.last_mut().filter(|last| last.end == share.start) {
-                        Some(last) => last.end = share.end,
-                        None => own.push(share),
-                    }
-                }
-                Round { counts, everyone: false, content: Content::Own(own) }
-            }
-            // On one node the rank is the only one that stands for it.
-            (1, 2) => {
-                let n = self.share(me).len();
-                let content = Content::Sum(node.clone().collect(), n);
-                Round { counts: counts(&|_| n), everyone: true, content }
-            }
-            (1, _) => {
-                let owner = |to: usize| self.nodes.relay(me as u32, to as u32) as usize == me;
-                let counts = counts(&|to| if owner(to) { self.share(to).len() } else { 0 });
-                let content = Content::Sum(node.clone().collect(), len(me));
-                Round { counts, everyone: false, content }
-            }
-            (2, _) => {
-                let n = self.share(me).len();
-                let first = |node: u32| node * self.nodes.each();
-                let relay = |node: u32| self.nodes.relay(first(node), me as u32) as usize;
-                let relays: Vec<usize> = (0..self.nodes.count()).map(relay).collect();
-                let counts = counts(&|to| if relays.contains(&to) { n } else { 0 });
-                Round { counts, everyone: true, content: Content::Sum(relays, n) }
-            }
-            _ => {
-                let n = len(me);
-                let content = self.stands_for(me).map(|owner| (owner, self.share(owner).len())).collect();
-                Round {
-                    counts: counts(&|to| within(to, n)),
-                    everyone: true,
-                    content: Content::Joined(content),
-                }
-            }
+            (0, _) => Content::Own,
+            (3, _) => Content::Joined,
+            _ => Content::Sum,
         }
     }
 
-    /// Which sums come in the last round: from whom, and which elements, one range after the other.
-    pub(crate) fn comes(&self) -> Vec<(usize, Vec<Range<usize>>)> {
-        self.node().map(|from| (from, self.shares(from).collect())).collect()
+    /// Whether all who are sent something in a round are sent the same.
+    pub(crate) fn everyone(&self, round: u64) -> bool {
+        round + 1 == self.rounds() || round == 2
+    }
+
+    /// How many elements are sent to a rank in a round.
+    pub(crate) fn count(&self, round: u64, to: usize) -> usize {
+        let near = self.node().contains(&to);
+        let relay = |rank: usize, owner: usize| self.nodes.relay(rank as u32, owner as u32) as usize;
+        match round {
+            0 if near => self.len(to),
+            // Sums of a node to their owners, and totals to who stands for their owner.
+            1 if self.rounds() == 4 && relay(self.rank, to) == self.rank => self.share(to).len(),
+            2 if relay(to, self.rank) == to => self.share(self.rank).len(),
+            1 if self.rounds() == 2 => self.len(self.rank),
+            3 if near => self.len(self.rank),
+            _ => 0,
+        }
+    }
+
+    /// Elements of those whom a rank stands for.
+    fn len(&self, relay: usize) -> usize {
+        self.shares(relay).map(|share| share.len()).sum()
+    }
+
+    /// Which of the own gradients are sent in the first round, one range after the other.
+    pub(crate) fn own(&self) -> impl Iterator<Item = Range<usize>> {
+        // On one node shares follow each other.
+        let several = self.nodes.count() > 1;
+        let whole = (!several).then_some(0..self.total);
+        let node = if several { self.node() } else { 0..0 };
+        whole.into_iter().chain(node.flat_map(|to| self.shares(to)))
+    }
+
+    /// What is added up in a round: what these ranks sent in the round before, in this order.
+    pub(crate) fn added(&self, round: u64) -> impl Iterator<Item = usize> + use<> {
+        let (nodes, owner) = (self.nodes, self.rank as u32);
+        let node = if round == 1 { self.node() } else { 0..0 };
+        let others = if round == 2 { 0..nodes.count() } else { 0..0 };
+        node.chain(others.map(move |node| nodes.relay(node * nodes.each(), owner) as usize))
+    }
+
+    /// How many elements are added up.
+    pub(crate) fn sums(&self, round: u64) -> usize {
+        if round == 2 { self.share(self.rank).len() } else { self.len(self.rank) }
+    }
+
+    /// Who sent what is sent on in the last of four rounds, one after the other, and how many elements.
+    pub(crate) fn joined(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.stands_for(self.rank).map(|owner| (owner, self.share(owner).len()))
+    }
+
+    /// Who sends sums in the last round, and how many.
+    pub(crate) fn comes(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.node().map(|from| (from, self.len(from)))
     }
 }
 
@@ -145,56 +145,55 @@ mod tests {
         let nodes = Nodes::new(ranks as u32, node);
         let of = |rank| Sums { nodes, rank, ranks, total };
         let own = |rank: usize| (0..total).map(|i| format!("{rank}.{i}")).collect::<Vec<_>>();
-        let mut before: Vec<(Round, Vec<String>)> = Vec::new();
+        // Of each rank how many it sends to each, whether all get the same, and what.
+        let mut before: Vec<(Vec<usize>, bool, Vec<String>)> = Vec::new();
         for round in 0..of(0).rounds() {
             let part = |from: usize, to: usize| {
-                let (sent, elements): &(Round, Vec<String>) = &before[from];
-                let n = sent.counts[to] as usize;
-                let first = sent.counts[..to].iter().sum::<u64>() as usize;
-                elements[if sent.everyone { 0..n } else { first..first + n }].to_vec()
+                let (counts, everyone, elements) = &before[from];
+                let first = if *everyone { 0 } else { counts[..to].iter().sum() };
+                elements[first..first + counts[to]].to_vec()
             };
-            before = (0..ranks)
-                .map(|rank| {
-                    let sent = of(rank).round(round);
-                    let elements: Vec<String> = match &sent.content {
-                        Content::Own(ranges) => {
-                            ranges.iter().flat_map(|r| own(rank)[r.clone()].to_vec()).collect()
-                        }
-                        Content::Sum(from, n) => {
-                            let parts: Vec<_> = from.iter().map(|from| part(*from, rank)).collect();
-                            assert!(parts.iter().all(|part| part.len() == *n));
-                            let sum =
-                                |i: usize| parts.iter().map(|p| p[i].clone()).collect::<Vec<_>>().join("+");
-                            (0..*n).map(|i| format!("({})", sum(i))).collect()
-                        }
-                        Content::Joined(from) => {
-                            let part = |(from, n): &(usize, usize)| {
-                                let part = part(*from, rank);
-                                assert_eq!(part.len(), *n);
-                                part
-                            };
-                            from.iter().flat_map(part).collect()
-                        }
-                    };
-                    let most = *sent.counts.iter().max().expect("ranks") as usize;
-                    let all = sent.counts.iter().sum::<u64>() as usize;
-                    assert_eq!(elements.len(), if sent.everyone { most } else { all });
-                    (sent, elements)
-                })
-                .collect();
+            let sends = |rank: usize| {
+                let sums = of(rank);
+                let elements: Vec<String> = match sums.content(round) {
+                    Content::Own => sums.own().flat_map(|r| own(rank)[r].to_vec()).collect(),
+                    Content::Sum => {
+                        let parts: Vec<_> = sums.added(round).map(|from| part(from, rank)).collect();
+                        assert!(parts.iter().all(|part| part.len() == sums.sums(round)));
+                        let sum = |i: usize| parts.iter().map(|p| p[i].clone()).collect::<Vec<_>>().join("+");
+                        (0..sums.sums(round)).map(|i| format!("({})", sum(i))).collect()
+                    }
+                    Content::Joined => {
+                        let part = |(from, n): (usize, usize)| {
+                            let part = part(from, rank);
+                            assert_eq!(part.len(), n);
+                            part
+                        };
+                        sums.joined().flat_map(part).collect()
+                    }
+                };
+                let counts: Vec<usize> = (0..ranks).map(|to| sums.count(round, to)).collect();
+                let everyone = sums.everyone(round);
+                if everyone {
+                    assert!(counts.iter().all(|n| [0, elements.len()].contains(n)));
+                } else {
+                    assert_eq!(counts.iter().sum::<usize>(), elements.len());
+                }
+                (counts, everyone, elements)
+            };
+            before = (0..ranks).map(sends).collect();
         }
         let come = |rank: usize| {
             let mut sums = vec![String::new(); total];
-            for (from, ranges) in of(rank).comes() {
-                let (sent, elements) = &before[from];
-                assert!(
-                    sent.everyone
-                        && ranges.iter().map(Range::len).sum::<usize>() == sent.counts[rank] as usize
-                );
-                for (i, sum) in ranges.into_iter().flatten().zip(elements) {
+            for (from, n) in of(rank).comes() {
+                let (counts, everyone, elements) = &before[from];
+                assert!(*everyone && counts[rank] == n);
+                let mut sent = elements.iter();
+                for (i, sum) in of(rank).shares(from).flatten().zip(&mut sent) {
                     assert!(sums[i].is_empty(), "it comes once");
                     sums[i].clone_from(sum);
                 }
+                assert!(sent.next().is_none());
             }
             sums
         };
@@ -231,8 +230,8 @@ mod tests {
             for round in 0..4 {
                 let (mut near, mut far) = (0, 0);
                 for rank in 0..ranks {
-                    for (to, n) in of(rank).round(round).counts.into_iter().enumerate().filter(|(to, _)| *to != rank) {
-                        *(if to / each == rank / each { &mut near } else { &mut far }) += n as usize;
+                    for to in (0..ranks).filter(|to| *to != rank) {
+                        *(if to / each == rank / each { &mut near } else { &mut far }) += of(rank).count(round, to);
                     }
                 }
                 let wanted = if round == 0 || round == 3 { (nodes * (each - 1) * total, 0) } else { (0, (nodes - 1) * total) };

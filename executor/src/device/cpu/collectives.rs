@@ -17,9 +17,8 @@ use super::arena::Read;
 use super::inbox::receive;
 use super::owners::{by_owner, span, spans, sum};
 use super::pieces::{Pieces, Stop, check};
-use super::{Call, Fault, asked, balance, carry, rank_items};
+use super::{Call, Fault, all_reduce, asked, balance, carry, rank_items};
 use crate::device::Inbox;
-use crate::device::sums::{Content, Round, Sums};
 use crate::transport::{Coding, HostOutbox, Part, Widths};
 
 /// What a collective moves.
@@ -75,8 +74,7 @@ fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
 pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
     match moves(&c.op.action)? {
         Moves::Rank => rank_items::rounds(c),
-        // However many elements: a GPU's are not the host's.
-        Moves::Reduce => Ok(Sums::new(c.env, 0).rounds()),
+        Moves::Reduce => Ok(all_reduce::rounds(c)),
         _ => Ok(u64::from(c.op.action.rounds())),
     }
 }
@@ -194,7 +192,7 @@ pub(super) fn fill<T: Real>(
                 }
             }
         }
-        Moves::Reduce => reduce_fill(c, round, outbox, inbox, pieces)?,
+        Moves::Reduce => all_reduce::fill(c, round, outbox, inbox, pieces)?,
         Moves::Rank => {
             if pieces.next()? {
                 rank_items::fill(c, round, outbox, inbox)?;
@@ -296,7 +294,7 @@ pub(super) fn drain<T: Real>(
                 }
             }
         }
-        Moves::Reduce => reduce_drain(c, inbox, pieces)?,
+        Moves::Reduce => all_reduce::drain(c, inbox, pieces)?,
         Moves::Rank => {
             if pieces.next()? {
                 rank_items::drain(c, inbox)?;
@@ -388,134 +386,7 @@ fn drain_ids<T: Real>(
     Ok(())
 }
 
-/// What is sent of dense gradients and their sums ([`Sums`]), rounded as it travels.
-fn reduce_fill<T: Real>(
-    c: &Call<T>,
-    round: u64,
-    outbox: &mut HostOutbox<T>,
-    inbox: Inbox<'_, HostOutbox<T>>,
-    pieces: &mut Pieces<'_>,
-) -> Result<(), Stop> {
-    let Round { counts, everyone, content } = sums(c)?.round(round);
-    let section = &mut outbox.sections[0];
-    section.widths.reals = 1;
-    section.coding = Coding::of(c.env.schedule.settings.wire.dense);
-    (section.counts, section.everyone) = (counts, everyone);
-    let coding = section.coding;
-    match content {
-        Content::Own(ranges) => {
-            for own in ranges {
-                let mut begin = 0;
-                for position in 0..c.op.reads.len() {
-                    let gradient = &c.cpu.dense[c.gradient(position)?].gradient;
-                    let gradient = gradient
-                        .try_read()
-                        .ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
-                    let n = gradient.len();
-                    let (start, end) = (own.start.max(begin), own.end.min(begin + n));
-                    if start < end {
-                        let (chunk, part) = (Chunk::of(c, coding), start - begin..end - begin);
-                        extend(&mut section.reals, Mat::new(&gradient, n, 1), part, chunk, pieces)?;
-                    }
-                    begin += n;
-                }
-            }
-        }
-        Content::Sum(ranks, n) => {
-            section.reals.resize(n, T::ZERO);
-            let sums = &mut section.reals;
-            for (i, from) in ranks.into_iter().enumerate() {
-                if !pieces.next()? {
-                    continue;
-                }
-                receive(inbox, from, 0, |part| {
-                    check("values of an all-reduce", part.reals.len(), n)?;
-                    if i == 0 {
-                        sums.copy_from_slice(part.reals);
-                    } else {
-                        for (sum, value) in sums.iter_mut().zip(part.reals) {
-                            *sum += *value;
-                        }
-                    }
-                    Ok::<(), Fault>(())
-                })?;
-            }
-        }
-        Content::Joined(ranks) => {
-            section.reals.resize(ranks.iter().map(|(_, n)| n).sum(), T::ZERO);
-            let mut rest = &mut section.reals[..];
-            for (from, n) in ranks {
-                let (target, behind) = rest.split_at_mut(n);
-                rest = behind;
-                if pieces.next()? {
-                    receive(inbox, from, 0, |part| copy(part.reals, target))?;
-                }
-            }
-        }
-    }
-    round_to(coding, &mut section.reals);
-    Ok(())
-}
-
-/// What is left of numbers on their way.
-fn round_to<T: Real>(coding: Coding, values: &mut [T]) {
-    if coding == Coding::Brain {
-        let n = values.len();
-        elementwise::round_to_bf16(MatMut::new(values, 1, n));
-    }
-}
-
-fn reduce_drain<T: Real>(
-    c: &Call<T>,
-    inbox: Inbox<'_, HostOutbox<T>>,
-    pieces: &mut Pieces<'_>,
-) -> Result<(), Stop> {
-    let comes = sums(c)?.comes();
-    let mut begin = 0;
-    for position in 0..c.op.reads.len() {
-        let parameter = c.gradient(position)?;
-        let gradient = &c.cpu.dense[parameter].gradient;
-        if !pieces.next()? {
-            begin += elements(c, parameter);
-            continue;
-        }
-        let gradient = gradient.try_write();
-        let mut gradient = gradient.ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
-        let end = begin + gradient.len();
-        for (from, ranges) in &comes {
-            let all: usize = ranges.iter().map(Range::len).sum();
-            let mut before = 0;
-            for sums in ranges {
-                let (start, stop) = (sums.start.max(begin), sums.end.min(end));
-                if start < stop {
-                    let target = &mut gradient[start - begin..stop - begin];
-                    let first = before + start - sums.start;
-                    receive(inbox, *from, 0, |part| {
-                        check("sums of an all-reduce", part.reals.len(), all)?;
-                        copy(&part.reals[first..first + target.len()], target)
-                    })?;
-                }
-                before += sums.len();
-            }
-        }
-        begin = end;
-    }
-    Ok(())
-}
-
-/// How its elements are summed.
-fn sums<T: Real>(c: &Call<T>) -> Result<Sums, Fault> {
-    let total =
-        (0..c.op.reads.len()).try_fold(0, |sum, i| Ok::<_, Fault>(sum + elements(c, c.gradient(i)?)))?;
-    Ok(Sums::new(c.env, total))
-}
-
-fn elements<T: Real>(c: &Call<T>, parameter: usize) -> usize {
-    let p = &c.env.schedule.parameters[parameter];
-    p.rows as usize * p.columns as usize
-}
-
-fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {
+pub(super) fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {
     check("entries of a rank", from.len(), to.len())?;
     to.copy_from_slice(from);
     Ok(())
@@ -523,7 +394,7 @@ fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {
 
 /// Pieces of a transfer.
 #[derive(Clone, Copy)]
-struct Chunk {
+pub(super) struct Chunk {
     /// Bytes of each, if it has several.
     bytes: Option<u64>,
     /// What reals are on their way.
@@ -532,7 +403,7 @@ struct Chunk {
 
 impl Chunk {
     /// Those of an operation.
-    fn of<T: Real>(c: &Call<T>, coding: Coding) -> Self {
+    pub(super) fn of<T: Real>(c: &Call<T>, coding: Coding) -> Self {
         Self { bytes: c.op.chunk, coding }
     }
 
@@ -544,7 +415,7 @@ impl Chunk {
 }
 
 /// Appends rows, piece by piece.
-fn extend<T: Real>(
+pub(super) fn extend<T: Real>(
     to: &mut Vec<T>,
     from: Mat<T>,
     rows: Range<usize>,

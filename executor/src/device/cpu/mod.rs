@@ -4,6 +4,7 @@
 //! action to its handler; handlers are grouped by what they touch. Everything is generic over the number type: `f32`
 //! trains, `f64` lets tests hold gradients against differences.
 
+mod all_reduce;
 pub mod arena;
 mod asked;
 mod attention;

@@ -20,7 +20,7 @@ use super::outbox::CudaOutbox;
 use super::plain::bytes_of;
 use super::transfer::check;
 use super::{Cuda, Cursor, Fault, Job};
-use crate::device::sums::{Content, Round, Sums};
+use crate::device::sums::{Content, Sums};
 use crate::device::{Inbox, Progress, Urgent};
 use crate::transport::{Coding, TransportError, Widths};
 
@@ -103,8 +103,9 @@ impl<D: Driver> Cuda<D> {
         let stream = self.order.stream(job);
         let gradients = self.gradients(job)?;
         let total: u64 = gradients.iter().map(|(_, n)| n).sum();
-        let Round { counts, everyone, content } = Sums::new(job.env, total as usize).round(round);
-        let n = if everyone { counts.iter().max().copied().unwrap_or(0) } else { counts.iter().sum() };
+        let sums = Sums::new(job.env, total as usize);
+        let counts = (0..job.env.ranks).map(|to| sums.count(round, to) as u64);
+        let n = if sums.everyone(round) { counts.clone().max().unwrap_or(0) } else { counts.clone().sum() };
         if from.is_none() {
             if round == 0 {
                 self.order.begin(&*self.driver, job)?;
@@ -116,11 +117,13 @@ impl<D: Driver> Cuda<D> {
         let section = &mut outbox.host.sections[0];
         section.widths = Widths { reals: 1, ..Widths::default() };
         section.coding = Coding::of(job.env.schedule.settings.wire.dense);
-        (section.counts, section.everyone) = (counts, everyone);
-        let done = match content {
-            Content::Own(ranges) => {
+        section.everyone = sums.everyone(round);
+        section.counts.clear();
+        section.counts.extend(counts);
+        let done = match sums.content(round) {
+            Content::Own => {
                 let (mut pieces, mut at) = (Vec::new(), 0);
-                for own in ranges.into_iter().map(|own| own.start as u64..own.end as u64) {
+                for own in sums.own().map(|own| own.start as u64..own.end as u64) {
                     let mut begin = 0;
                     for (address, n) in &gradients {
                         let (first, last) = (own.start.max(begin), own.end.min(begin + n));
@@ -134,10 +137,11 @@ impl<D: Driver> Cuda<D> {
                 }
                 self.send_pieces(stream, &pieces, from, urgent)?
             }
-            Content::Sum(ranks, n) => {
-                self.add_up_parts(job, (&ranks, n as u64, room), from, inbox, urgent)?
+            Content::Sum => {
+                let (ranks, n): (Vec<usize>, _) = (sums.added(round).collect(), sums.sums(round) as u64);
+                self.add_up_parts(job, (&ranks, n, room), from, inbox, urgent)?
             }
-            Content::Joined(ranks) => self.join_parts(job, (&ranks, room), from, inbox, urgent)?,
+            Content::Joined => self.join_parts(job, (&sums, room), from, inbox, urgent)?,
         };
         if let Progress::Done = done {
             outbox.filled(&*self.driver, stream)?;
@@ -181,7 +185,7 @@ impl<D: Driver> Cuda<D> {
     fn join_parts(
         &self,
         job: &Job<'_>,
-        (ranks, room): (&[(usize, usize)], u64),
+        (sums, room): (&Sums, u64),
         from: Option<Cursor>,
         inbox: Inbox<'_, CudaOutbox>,
         urgent: Urgent<'_>,
@@ -191,7 +195,7 @@ impl<D: Driver> Cuda<D> {
             self.wait_for_all(job.env.ranks, inbox, stream)?;
         }
         let (mut pieces, mut at) = (Vec::new(), 0);
-        for (from, n) in ranks.iter().map(|(from, n)| (*from, *n as u64)) {
+        for (from, n) in sums.joined().map(|(from, n)| (from, n as u64)) {
             let part = sent(inbox, (from, me), n)?;
             let copied = |(i, n)| Piece::Copy(some(of, part, i, n), some(of, room, at + i, n));
             pieces.extend(cut(n, each(job)).map(copied));
@@ -271,11 +275,11 @@ impl<D: Driver> Cuda<D> {
         let gradients = self.gradients(job)?;
         let total: u64 = gradients.iter().map(|(_, n)| n).sum();
         // Where each range of sums lies.
+        let of_all = Sums::new(job.env, total as usize);
         let mut sums: Vec<(Range<u64>, u64)> = Vec::new();
-        for (of, ranges) in Sums::new(job.env, total as usize).comes() {
-            let all: usize = ranges.iter().map(Range::len).sum();
+        for (of, all) in of_all.comes() {
             let mut part = sent(inbox, (of, me), all as u64)?;
-            for range in ranges {
+            for range in of_all.shares(of) {
                 sums.push((range.start as u64..range.end as u64, part));
                 part += travelling(job).bytes() as u64 * range.len() as u64;
             }
