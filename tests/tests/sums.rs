@@ -7,9 +7,13 @@ use std::fs;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Cluster;
+use fs_executor::device::cuda::Cuda;
+use fs_kernels::cuda::driver::emulated::Emulated;
+use fs_kernels::cuda::sources::Precision;
 use fs_schedule::{Element, Schedule};
 use fs_tests::batches::{ids, one_batch};
-use fs_tests::training::{options, session};
+use fs_tests::emulated::{device, kernels_for, train};
+use fs_tests::training::{options, session, state};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -57,11 +61,37 @@ fn compiled(
     (ids, compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule)
 }
 
-fn run(ids: Vec<i64>, schedule: &Schedule) -> Run {
-    let mut session = session(schedule, options().steps(1));
-    session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
-    let (rows, weights) = (session.table(0).expect("rows"), session.parameter(0));
-    Run { ids, rows, dim: weights.len(), weights }
+impl Run {
+    fn of(ids: &[i64], state: &[Vec<u32>]) -> Self {
+        // No optimizer has a state.
+        let [rows, weights, bias] = state.iter().filter(|list| !list.is_empty()).collect::<Vec<_>>()[..]
+        else {
+            panic!("other lists than rows, weights and a bias");
+        };
+        assert!(rows.len() == ROWS as usize * weights.len() && bias.len() == 1);
+        let floats = |list: &[u32]| list.iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<_>>();
+        let (rows, weights) = (floats(rows), floats(weights));
+        Self { ids: ids.to_vec(), rows, dim: weights.len(), weights }
+    }
+
+    /// On threads, with delays.
+    fn on_threads(ids: &[i64], schedule: &Schedule, seed: u64) -> Self {
+        let mut session = session(schedule, options().steps(1).stress(seed));
+        session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+        Self::of(ids, &state(&session).expect("state"))
+    }
+}
+
+/// Cuts sums into pieces of so many bytes.
+fn cut(schedule: &mut Schedule, chunk: Option<u64>) {
+    for op in schedule.train.ops.iter_mut().filter(|op| op.action.facts().sums_over_ranks()) {
+        op.chunk = chunk;
+    }
+    schedule.seal();
+}
+
+fn bits(list: &[f32]) -> Vec<u32> {
+    list.iter().map(|x| x.to_bits()).collect()
 }
 
 /// To the nearest brain float, and of two to the even one.
@@ -96,16 +126,17 @@ proptest! {
         dim in prop::sample::select(vec![1usize, 3, 32, 33, 100]),
         strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Overlap, Strategy::Pec]),
         bf16 in any::<bool>(),
+        chunk in prop::option::of(1..80u64),
     ) {
         let dir = TempDir::new().expect("a folder");
-        let (ids, schedule) = compiled(&dir, (ranks, node), dim, strategy, bf16, seed);
+        let (ids, mut schedule) = compiled(&dir, (ranks, node), dim, strategy, bf16, seed);
+        cut(&mut schedule, chunk);
         let by_node = (2..ranks).contains(&node);
         prop_assert_eq!(schedule.settings.sums_by_node, by_node);
         prop_assert_eq!(schedule.settings.wire.dense == Element::Bf16, bf16);
-        let run = run(ids.clone(), &schedule);
+        let run = Run::on_threads(&ids, &schedule, seed);
         let round = if bf16 { rounded } else { |x| x };
         let of = if by_node { node } else { ranks };
-        let bits = |list: &[f32]| list.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         prop_assert_eq!(bits(&run.weights), bits(&run.expected(of as usize, round)), "node {}", of);
         // A schedule from before there was another way keeps to rank order.
         let mut old = schedule;
@@ -118,7 +149,7 @@ proptest! {
             op.cost = cost;
         }
         old.seal();
-        let old = self::run(ids, &old);
+        let old = Run::on_threads(&ids, &old, seed);
         prop_assert_eq!(bits(&old.weights), bits(&old.expected(ranks as usize, round)));
     }
 }
@@ -128,7 +159,31 @@ proptest! {
 fn orders_differ() {
     let dir = TempDir::new().expect("a folder");
     let (ids, schedule) = compiled(&dir, (8, 2), 100, Strategy::Pec, false, 7);
-    let run = run(ids, &schedule);
+    let run = Run::on_threads(&ids, &schedule, 1);
     assert_ne!(run.expected(2, |x| x), run.expected(8, |x| x));
     assert_ne!(run.expected(2, rounded), run.expected(8, rounded));
+}
+
+/// On GPUs that are emulated: nodes that are full and not, relays that stand for several owners, pieces of all sizes, and shares of nothing.
+#[test]
+fn gpus_sum_in_the_same_order() {
+    let of = |precision| kernels_for(env!("CARGO_TARGET_TMPDIR"), precision);
+    let (Some(wide), Some(brain)) = (of(Precision::F32), of(Precision::Bf16)) else { return };
+    let kernels = [wide, brain];
+    let shapes = [(4, 2), (5, 2), (5, 3), (7, 3), (3, 3), (6, 4)];
+    let chunks = [None, Some(4), Some(20)];
+    for (n, (shape, bf16)) in (0..).zip(shapes.iter().flat_map(|shape| [(shape, false), (shape, true)])) {
+        let (ranks, node) = *shape;
+        let (dim, chunk) = ([33, 3, 100][n % 3], chunks[n / 2 % 3]);
+        let dir = TempDir::new().expect("a folder");
+        let (ids, mut schedule) = compiled(&dir, *shape, dim, Strategy::Overlap, bf16, n as u64);
+        cut(&mut schedule, chunk);
+        let what =
+            format!("{ranks} ranks in nodes of {node}, bf16 {bf16}, {dim} columns, pieces of {chunk:?}");
+        let found = train::<Cuda<Emulated>>(&schedule, &device(&kernels, n as u64), &mut ());
+        let run = Run::of(&ids, &found.unwrap_or_else(|e| panic!("{what}: {e}")).state);
+        let round = if bf16 { rounded } else { |x| x };
+        let of = if schedule.settings.sums_by_node { node } else { ranks };
+        assert_eq!(bits(&run.weights), bits(&run.expected(of as usize, round)), "{what}");
+    }
 }

@@ -81,7 +81,7 @@ pub(super) const OPS: &[OpDef] = &[
     .reading(Resource::Table)
     .writing(Resource::Table)
     .updating(Updates::Last),
-    OpDef::executable("comm.all_reduce", "`gradients... -> gradients...` Sum over ranks in rank order, node by node.")
+    OpDef::executable("comm.all_reduce", "`gradients... -> gradients...` Sum over ranks in rank order, of several nodes within each first.")
         .reading(Resource::Gradient)
         .writing(Resource::Gradient)
         .updating(Updates::All),

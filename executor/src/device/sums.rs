@@ -56,10 +56,13 @@ impl Sums {
         node.start as usize..node.end as usize
     }
 
-    /// Whom a rank stands for in its node.
+    /// Whom a rank stands for in its node, in their order: [`Nodes::relay`] the other way round.
     fn stands_for(&self, relay: usize) -> impl Iterator<Item = usize> + use<> {
-        let nodes = self.nodes;
-        (0..self.ranks).filter(move |owner| nodes.relay(relay as u32, *owner as u32) as usize == relay)
+        let (node, each, ranks) = (self.nodes.of(relay as u32), self.nodes.each() as usize, self.ranks);
+        let (place, size) = (relay - node.start as usize, node.len().max(1));
+        let firsts = (0..ranks).step_by(each);
+        let owners = firsts.flat_map(move |first| (place..each).step_by(size).map(move |at| first + at));
+        owners.take_while(move |owner| *owner < ranks)
     }
 
     /// The elements of those whom a rank stands for, as they are sent.
@@ -218,6 +221,18 @@ mod tests {
             let wanted: Vec<String> = (0..total).map(sum).collect();
             for found in summed(ranks, node, total) {
                 prop_assert_eq!(&found, &wanted);
+            }
+        }
+
+        /// Whom ranks stand for is what relays are.
+        #[test]
+        fn who_stands_for_whom(ranks in 1..40usize, node in prop::option::of(1..40u32)) {
+            let nodes = Nodes::new(ranks as u32, node);
+            for rank in 0..ranks {
+                let sums = Sums { nodes, rank, ranks, total: 7 };
+                let relayed = |owner: &usize| nodes.relay(rank as u32, *owner as u32) as usize == rank;
+                let wanted: Vec<usize> = (0..ranks).filter(relayed).collect();
+                prop_assert_eq!(sums.stands_for(rank).collect::<Vec<_>>(), wanted);
             }
         }
 

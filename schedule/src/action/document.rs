@@ -69,7 +69,11 @@ fn transfer(f: &Facts<'_>) -> String {
         Peers::FromAssigned => "to who read them",
         Peers::Reduce => "summed for everyone",
     };
-    let rounds = if t.rounds == 1 { String::new() } else { format!(", {} rounds", t.rounds) };
+    let rounds = match t.peers {
+        Peers::Reduce => format!(", {} rounds, or 4 over several nodes", t.rounds),
+        _ if t.rounds == 1 => String::new(),
+        _ => format!(", {} rounds", t.rounds),
+    };
     format!("{payload} {peers}{rounds}")
 }
 
