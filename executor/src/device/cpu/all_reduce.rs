@@ -2,7 +2,7 @@
 
 use fs_kernels::{Mat, MatMut, Real, elementwise};
 
-use super::collectives::{Chunk, copy, extend};
+use super::chunks::{Chunk, copy, extend};
 use super::inbox::receive;
 use super::pieces::{Pieces, Stop, check};
 use super::{Call, Fault};

@@ -11,6 +11,7 @@ mod attention;
 mod balance;
 mod call;
 mod carry;
+mod chunks;
 mod collectives;
 mod dense;
 mod dispatch;
