@@ -138,11 +138,16 @@ proptest! {
         let program = dividing(checked(&text), ranks);
         let cluster = fs_dsl::cluster::preset(preset).expect("a preset");
         let options = CompileOptions::new(Strategy::Serial, ranks).cluster(cluster);
-        let Ok(serial) = compile_with(&program, &options) else { return Ok(()) };
+        // Too many that cannot be are an error.
+        let serial = compile_with(&program, &options);
+        prop_assume!(serial.is_ok());
+        let serial = serial.expect("as assumed");
         let pec = pec.map(|lookahead| vec![Candidate::new(policy::of(Strategy::Pec), lookahead)]);
         let candidates = pec.unwrap_or_else(|| candidates(None).collect());
         // It may have too many windows to tell apart.
-        let Ok((best, outcome)) = search::tables::search(&program, &options, candidates) else { return Ok(()) };
+        let found = search::tables::search(&program, &options, candidates);
+        prop_assume!(found.is_ok());
+        let (best, outcome) = found.expect("as assumed");
         let found = &best.compiled.schedule;
         follow(&outcome, found);
         // Without the only change there is what its strategy makes of the model by itself.

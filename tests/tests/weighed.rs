@@ -41,6 +41,7 @@ proptest! {
         let now = now.expect("as assumed").schedule;
         let sent = |s: &Schedule| s.prediction.as_ref().and_then(|p| p.sent).expect("a prediction");
         let candidate = Candidate::new(policy::of(strategy), lookahead);
+        let mut compared = 0;
         for class in alike(&program, &now, (&options, true), candidate) {
             let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
             let cost = |of: &Choice| {
@@ -52,6 +53,7 @@ proptest! {
                 let to = choice(pick.get(&derived.found).commitment, &class.now);
                 let asked = asking(&options.tables, &class.tables, (&class.now, &to), class.context.folds.is_none());
                 let Ok(other) = compile_with(&program, &options.clone().tables(asked)) else { continue };
+                compared += 1;
                 let (after, count) = (cost(&to), class.tables.len() as f64);
                 let (was, is) = (sent(&now), sent(&other.schedule));
                 for (told, more) in [
@@ -63,5 +65,6 @@ proptest! {
                 }
             }
         }
+        prop_assume!(compared > 0);
     }
 }
