@@ -304,8 +304,8 @@ fn one(base: &Base, random: &mut Random, counts: &mut Counts, holes: &mut String
         counts.refused += 1;
         return;
     }
-    // The number of ranks is written beside the digest, and so are nodes; sums over others round differently.
-    let machine = |s: &Schedule| (s.ranks, s.settings.node);
+    // The number of ranks is written beside the digest, and so are nodes; sums over others, or by them, round differently.
+    let machine = |s: &Schedule| (s.ranks, s.settings.node, s.settings.sums_by_node);
     if s.reference.digest != base.schedule.reference.digest || machine(&s) != machine(&base.schedule) {
         counts.other_model += 1;
         if let Some(fault) = fault_of_another(&s, base.data.as_ref(), counts.mutants) {
