@@ -232,6 +232,9 @@ pub struct Table {
     /// Which rows of a row-wise table each rank owns; ranges if it is left out, and of all other tables.
     #[serde(default, skip_serializing_if = "RowPlacement::is_range")]
     pub placement: RowPlacement,
+    /// Hot rows, rising: every rank has a replica of each, which training reads and updates in place of the owner's row.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hot: Vec<u64>,
     /// Update rule.
     pub optimizer: SparseOptimizer,
     /// Values before training.
@@ -269,12 +272,12 @@ impl Sharding {
             _ => 1,
         }
     }
-    /// The rank that owns all rows of a part; `None` if ranks share them or all have them.
+    /// The rank that owns all rows of a part; `None` if ranks share them or all have them, as those of the part behind the last.
     pub fn owner(&self, part: u32) -> Option<u32> {
         match self {
-            Self::TableWise { rank } => Some(*rank),
+            Self::TableWise { rank } if part == 0 => Some(*rank),
             Self::ColumnWise { ranks } => ranks.get(part as usize).copied(),
-            Self::RowWise | Self::DataParallel => None,
+            Self::TableWise { .. } | Self::RowWise | Self::DataParallel => None,
         }
     }
 }
@@ -289,8 +292,23 @@ impl Table {
     pub fn row_map(&self, ranks: u32) -> Result<RowMap, PlacementError> {
         RowMap::new(&self.placement, self.rows, ranks.into())
     }
+    /// Parts that ranks have shards of: those that have owners, and behind them one for the [hot](Self::hot) rows of each, if there
+    /// are any.
+    pub fn shards(&self) -> u32 {
+        let parts = self.sharding.parts();
+        if self.hot.is_empty() { parts } else { parts.saturating_mul(2) }
+    }
+    /// Whether a part is of hot rows.
+    pub fn is_hot(&self, part: u32) -> bool {
+        part >= self.sharding.parts()
+    }
+    /// Whether every rank has all rows of a part.
+    pub fn replicates(&self, part: u32) -> bool {
+        self.sharding == Sharding::DataParallel || self.is_hot(part)
+    }
     /// Columns `[start, end)` of a part.
     pub fn part_columns(&self, part: u32) -> (u32, u32) {
+        let part = if self.is_hot(part) { part - self.sharding.parts() } else { part };
         let parts = u64::from(self.sharding.parts().max(1));
         let at = |i: u64| (i * u64::from(self.dim) / parts) as u32;
         (at(part.into()), at(u64::from(part) + 1))
@@ -322,7 +340,7 @@ pub struct Parameter {
 pub struct Exchange {
     /// The table.
     pub table: u32,
-    /// Part of a column-wise table, else 0.
+    /// Part of a column-wise table, else 0; of hot rows so many more as there are such parts.
     pub part: u32,
     /// The exchange whose entries it sends: itself, or that of the table's first part.
     pub entries: u32,
@@ -340,6 +358,30 @@ pub struct Exchange {
     /// Between whom it is.
     #[serde(default, skip_serializing_if = "Leg::is_whole")]
     pub leg: Leg,
+    /// Its entries are of rows with owners and of hot ones, which two exchanges move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Shares>,
+    /// The exchange whose entries it has a share of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<u32>,
+}
+
+/// The shares of a rank's entries of a table with hot rows: first those that owners are asked for, then those of hot rows. The
+/// exchanges of the hot rows of a table's parts follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Shares {
+    /// The exchange with the owners, of the table's first part.
+    pub owned: u32,
+    /// That of the replicas of its hot rows.
+    pub hot: u32,
+}
+
+impl Shares {
+    /// The exchange of the hot rows of a part.
+    pub fn hot_of(&self, part: u32) -> u32 {
+        self.hot.saturating_add(part)
+    }
 }
 
 /// Between whom an exchange is. On several nodes a rank can ask a *relay* for rows, the rank of its own node that
@@ -387,6 +429,16 @@ impl Leg {
 }
 
 impl Exchange {
+    /// The exchange that lists all entries of which it moves some: itself, unless there are hot rows.
+    pub fn list(&self) -> u32 {
+        self.of.unwrap_or(self.entries)
+    }
+
+    /// Whether every rank has all rows that it moves gradients of.
+    pub fn replicated(&self, tables: &[Table]) -> bool {
+        tables.get(self.table as usize).is_some_and(|t| t.replicates(self.part))
+    }
+
     /// How the rows of a batch of so many microbatches are told apart; `None`: they travel together.
     pub fn reuse(&self, microbatches: u32) -> Option<Reuse> {
         let microbatches = microbatches.max(1);

@@ -297,7 +297,7 @@ impl Schedule {
                 let asks = self.exchanges.iter().find(|e| e.table == n && e.leg.within().is_none());
                 let unique = asks.map(|e| e.unique);
                 let (sharding, placement) = (Sharding::RowWise, RowPlacement::Range);
-                (Table { sharding, placement, ..t.clone() }, unique)
+                (Table { sharding, placement, hot: Vec::new(), ..t.clone() }, unique)
             })
             .collect();
         let data = self.data.clone().map(|data| match data {

@@ -108,6 +108,31 @@ pub struct RowMap {
     moved: Option<(Moved, Moved)>,
 }
 
+/// The hot rows of a table, by row: which of them each is.
+#[derive(Debug, Clone)]
+pub struct HotRows {
+    numbers: Moved,
+}
+
+impl HotRows {
+    /// Of some; `None` of none.
+    pub fn new(rows: &[u64]) -> Option<Self> {
+        let numbers = rows.iter().enumerate().map(|(n, row)| (*row, n as u64));
+        (!rows.is_empty()).then(|| Self { numbers: Moved::new(numbers) })
+    }
+
+    /// Which of them a row is; `None`: none.
+    #[inline]
+    pub fn number(&self, row: u64) -> Option<u64> {
+        self.numbers.get(row)
+    }
+
+    /// For a device: rows with their numbers, as [`RowWords::slots`] has rows and slots.
+    pub fn words(&self) -> Vec<u64> {
+        self.numbers.words()
+    }
+}
+
 /// A placement as numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RowWords {

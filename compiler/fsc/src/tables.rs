@@ -16,6 +16,7 @@ pub(super) struct TableArg {
     windows: Option<u32>,
     sharding: Option<String>,
     placement: Option<String>,
+    hot: Option<u32>,
     group: Option<u32>,
     relay: Option<bool>,
     fold: Option<bool>,
@@ -32,7 +33,7 @@ pub(super) enum TableArgError {
     Name(#[from] NoName),
     /// A key that there is not.
     #[error(
-        "there is no choice `{0}`; there are unique, lookahead, windows, sharding, placement, relay, fold and group"
+        "there is no choice `{0}`; there are unique, lookahead, windows, sharding, placement, hot, relay, fold and group"
     )]
     Key(String),
     /// A key that is there twice.
@@ -101,6 +102,10 @@ impl FromStr for TableArg {
                 }
                 "sharding" => arg.sharding = Some(value.to_owned()),
                 "placement" => arg.placement = Some(value.to_owned()),
+                "hot" => {
+                    let number = value.parse().map_err(|_| wrong("hot", "a number of rows"));
+                    arg.hot = Some(number?);
+                }
                 "group" => {
                     let number = value.parse().map_err(|_| wrong("group", "a number from 0 to 4294967295"));
                     arg.group = Some(number?);
@@ -133,6 +138,7 @@ pub(super) fn options(args: &[TableArg], program: &Program) -> Result<TableOptio
         put(&mut options.windows, "windows", arg, arg.windows)?;
         put(&mut options.sharding, "sharding", arg, arg.sharding.clone())?;
         put(&mut options.placement, "placement", arg, arg.placement.clone())?;
+        put(&mut options.hot, "hot", arg, arg.hot)?;
         put(&mut options.relay, "relay", arg, arg.relay)?;
         put(&mut options.fold, "fold", arg, arg.fold)?;
         put(&mut options.groups, "group", arg, arg.group)?;

@@ -67,7 +67,7 @@ fn size(op: Op, of: &[&Term]) -> Option<Size> {
     let fits = |fits: bool| fits.then_some(());
     match op {
         // Of a shard whatever is asked for; sums are by row of the table.
-        Op::Shard { .. } | Op::Update | Op::Join | Op::Beside => Some(Size::none()),
+        Op::Shard { .. } | Op::Replicas { .. } | Op::Update | Op::Join | Op::Beside => Some(Size::none()),
         Op::Total => {
             let list = if of.len() == 3 { 2 } else { 0 };
             fits(size(1) == size(list))?;
@@ -99,6 +99,8 @@ fn size(op: Op, of: &[&Term]) -> Option<Size> {
             Some(first)
         }
         Op::Joint { nth } => size(nth as usize),
+        // No rule is about them.
+        Op::Share { .. } | Op::Unite | Op::Cut => None,
         // From one list to the other, of which both sides know how many.
         Op::Return | Op::Send => {
             fits(size(0) == size(1) && size(1) == size(2))?;

@@ -130,7 +130,12 @@ pub(super) fn encode(op: Op) -> Option<(&'static str, Vec<Name>)> {
         Op::PoolGrad { mean } => ("pool_grad", vec![pooled(mean)]),
         Op::Columns { start, end } => ("columns", vec![number(start), number(end)]),
         Op::Joint { nth } => ("joint", vec![number(nth)]),
-        Op::Gradients { .. } | Op::Cast { .. } => return None,
+        Op::Gradients { .. }
+        | Op::Cast { .. }
+        | Op::Replicas { .. }
+        | Op::Share { .. }
+        | Op::Unite
+        | Op::Cut => return None,
         plain => (shape(plain.name())?.0, Vec::new()),
     })
 }

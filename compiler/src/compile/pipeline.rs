@@ -149,13 +149,14 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
     let tables = &plan.tables;
     let sharding = format!(
-        "ranks={}{}{}{}{}{}",
+        "ranks={}{}{}{}{}{}{}",
         plan.ranks,
         optional("node", plan.node.map(u64::from)),
         optional("memory", plan.memory),
         optional("latency_bytes", plan.latency_bytes),
         per_table(",sharding=", &PerTable { others: None, named: tables.sharding.clone() }),
-        per_table(",placement=", &PerTable { others: None, named: tables.placement.clone() })
+        per_table(",placement=", &PerTable { others: None, named: tables.placement.clone() }),
+        per_table(",hot=", &PerTable { others: None, named: tables.hot.clone() })
     );
     let microbatches = plan.microbatches.map_or(String::new(), |m| format!("{{microbatches={m}}}"));
     let lookahead = if plan.tells_rows_apart {

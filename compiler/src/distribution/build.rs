@@ -69,8 +69,21 @@ pub struct Distribution {
     pub reuse: Option<Reuse>,
     /// What a rank asks for.
     pub entries: Id,
+    /// Those of it with owners and those of hot rows, if it has some.
+    pub(crate) shares: Vec<Id>,
     /// Its exchanges: one, or one per part of a column-wise table.
     pub parts: Vec<Part>,
+    /// Those of the hot rows of each part, if it has some.
+    pub hot: Vec<Part>,
+}
+
+/// The exchanges of a table with hot rows beside those with the owners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// That which lists all entries.
+    pub list: u32,
+    /// That of the hot rows of the first part; those of the other parts follow.
+    pub hot: u32,
 }
 
 /// An exchange that has been given a number: which columns of a table it moves.
@@ -98,11 +111,31 @@ impl Distribution {
         ids: &[Id],
         microbatches: Option<u32>,
     ) -> Result<Self, TypeError> {
+        Self::with_hot(terms, table, choice, (exchanges, None), ids, microbatches)
+    }
+
+    /// The same of a table that may have hot rows.
+    ///
+    /// # Errors
+    /// If ids are none.
+    pub fn with_hot(
+        terms: &mut Terms,
+        table: u32,
+        choice: &Choice,
+        (exchanges, listed): (&[Numbered], Option<Listed>),
+        ids: &[Id],
+        microbatches: Option<u32>,
+    ) -> Result<Self, TypeError> {
         let replicated = choice.sharding == Sharding::DataParallel;
         let reuse = microbatches.and_then(|microbatches| choice.reuse(microbatches));
         let exchange = exchanges.first().map_or(0, |e| e.exchange);
         let uses = reuse.is_some_and(|r| r.windows > 1);
-        let entries = terms.add(Op::Entries { exchange, unique: choice.unique, uses }, ids)?;
+        let list = listed.map_or(exchange, |listed| listed.list);
+        let all_entries = terms.add(Op::Entries { exchange: list, unique: choice.unique, uses }, ids)?;
+        let entries = match listed {
+            Some(_) => terms.add(Op::Share { exchange, hot: false }, &[all_entries])?,
+            None => all_entries,
+        };
         let mut parts = Vec::with_capacity(exchanges.len());
         for Numbered { exchange, between, columns } in exchanges.iter().copied() {
             let (start, end) = columns;
@@ -138,7 +171,29 @@ impl Distribution {
             }
             parts.push(part);
         }
-        Ok(Self { replicated, reuse, entries, parts })
+        let (mut hot, mut shares) = (Vec::new(), Vec::new());
+        for (listed, part) in listed.into_iter().flat_map(|listed| parts.iter().map(move |p| (listed, p))) {
+            let share = terms.add(Op::Share { exchange: listed.hot, hot: true }, &[all_entries])?;
+            let exchange = listed.hot + hot.len() as u32;
+            shares = vec![entries, share];
+            hot.push(Part::hot(terms, (table, exchange), part.columns, share, reuse)?);
+        }
+        Ok(Self { replicated, reuse, entries: all_entries, shares, parts, hot })
+    }
+
+    /// A part, or behind all of these the hot rows of one.
+    pub(crate) fn part(&self, i: usize) -> &Part {
+        i.checked_sub(self.parts.len()).map_or_else(|| &self.parts[i], |hot| &self.hot[hot])
+    }
+
+    /// Parts and hot rows of parts.
+    pub(crate) fn exchanges(&self) -> std::ops::Range<usize> {
+        0..self.parts.len() + self.hot.len()
+    }
+
+    /// Which of these the hot rows of a part are.
+    fn hot_of(&self, part: usize) -> Option<usize> {
+        (part < self.hot.len()).then(|| self.parts.len() + part)
     }
 
     /// Rows that an exchange brings: of a class, or all.
@@ -147,8 +202,8 @@ impl Distribution {
     /// If there is no such class.
     pub fn fetched(&self, terms: &mut Terms, part: usize, class: Option<u32>) -> Result<Id, TypeError> {
         let y = self.looked_up(terms, part, class)?;
-        let p = &self.parts[part];
-        if self.replicated {
+        let p = self.part(part);
+        if p.own.is_some() {
             return Ok(y);
         }
         let lists = p.lists(p.lookups.as_ref(), class)?;
@@ -202,7 +257,7 @@ impl Distribution {
     /// # Errors
     /// If there is no such class.
     pub fn looked_up(&self, terms: &mut Terms, part: usize, class: Option<u32>) -> Result<Id, TypeError> {
-        let p = &self.parts[part];
+        let p = self.part(part);
         if let Some(own) = p.own {
             return terms.add(Op::Gather, &[p.shard, own]);
         }
@@ -218,18 +273,25 @@ impl Distribution {
     /// # Errors
     /// None that a built distribution has.
     pub(crate) fn arrived(&self, terms: &mut Terms, part: usize, round: u32) -> Result<Id, TypeError> {
+        let hot = self.hot_of(part).map(|hot| self.looked_up(terms, hot, None)).transpose()?;
         let Some(reuse) = self.reuse.filter(|_| !self.replicated) else {
-            return self.fetched(terms, part, None);
+            let rows = self.fetched(terms, part, None)?;
+            return hot.map_or(Ok(rows), |hot| terms.add(Op::Unite, &[rows, hot, self.entries]));
         };
         let mut before = None;
         for window in 0..=reuse.window(round) {
             let mut operands: Vec<Id> = before.into_iter().collect();
             for class in classes_of(reuse, Way::Forward, window) {
                 operands.push(self.fetched(terms, part, Some(class))?);
-                let p = &self.parts[part];
-                operands.push(p.at_rank(Way::Forward, Some(class))?);
+                operands.push(self.part(part).at_rank(Way::Forward, Some(class))?);
             }
-            before = Some(terms.add(Op::Merge, &operands)?);
+            before = Some(match hot.filter(|_| before.is_none()) {
+                Some(hot) => {
+                    operands.extend([hot, self.entries]);
+                    terms.add(Op::Unite, &operands)?
+                }
+                None => terms.add(Op::Merge, &operands)?,
+            });
         }
         before.ok_or(TypeError { op: "merge", operand: 0, wanted: "there" })
     }
@@ -255,7 +317,7 @@ impl Distribution {
         if self.parts.len() == 1 {
             return Ok(sum);
         }
-        let (start, end) = self.parts[part].columns;
+        let (start, end) = self.part(part).columns;
         terms.add(Op::Columns { start, end }, &[sum])
     }
 
@@ -271,10 +333,12 @@ impl Distribution {
         sum: Id,
     ) -> Result<Id, TypeError> {
         let own = self.columns(terms, part, sum)?;
+        let p = self.part(part);
         if class.is_none() {
-            return Ok(own);
+            // Of what a rank, or its relay, is asked for.
+            let asker = p.relay.as_ref().map_or(p.all.asker, |relay| relay.all.asker);
+            return if self.hot.is_empty() { Ok(own) } else { terms.add(Op::Cut, &[own, asker]) };
         }
-        let p = &self.parts[part];
         terms.add(Op::Split, &[own, p.at_rank(Way::Backward, class)?])
     }
 
@@ -289,7 +353,7 @@ impl Distribution {
         class: Option<u32>,
         sum: Id,
     ) -> Result<Option<Id>, TypeError> {
-        let Some(relay) = &self.parts[part].relay else { return Ok(None) };
+        let Some(relay) = &self.part(part).relay else { return Ok(None) };
         let own = self.to_send(terms, part, class, sum)?;
         let within = relay.lists(relay.updates.as_ref(), class)?;
         Ok(Some(terms.add(Op::Send, &[own, within.asker, within.owner])?))
@@ -306,7 +370,7 @@ impl Distribution {
         class: Option<u32>,
         sum: Id,
     ) -> Result<Option<Id>, TypeError> {
-        let p = &self.parts[part];
+        let p = self.part(part);
         let received = self.sent_within(terms, part, class, sum)?;
         let (Some(relay), Some(received)) = (&p.relay, received) else { return Ok(None) };
         let mut operands = vec![relay.places, relay.all.owner, received];
@@ -326,9 +390,9 @@ impl Distribution {
             Some(sums) => sums,
             None => self.to_send(terms, part, class, sum)?,
         };
-        let p = &self.parts[part];
+        let p = self.part(part);
         let lists = p.lists(p.updates.as_ref(), class)?;
-        let op = if self.replicated { Op::SendAll } else { Op::Send };
+        let op = if p.own.is_some() { Op::SendAll } else { Op::Send };
         terms.add(op, &[own, lists.asker, lists.owner])
     }
 
@@ -344,7 +408,7 @@ impl Distribution {
         sum: Id,
     ) -> Result<Id, TypeError> {
         let received = self.sent(terms, part, class, sum)?;
-        let p = &self.parts[part];
+        let p = self.part(part);
         if class.is_none() {
             return terms.add(Op::Total, &[p.all.owner, received]);
         }
@@ -358,7 +422,8 @@ impl Distribution {
     /// If `sum` has not as many columns as the table.
     pub fn update(&self, terms: &mut Terms, sum: Id) -> Result<Id, TypeError> {
         let mut parts = Vec::with_capacity(self.parts.len());
-        for (i, p) in self.parts.iter().enumerate() {
+        for i in self.exchanges() {
+            let p = self.part(i);
             let classes: Vec<Option<u32>> = match &p.updates {
                 None => vec![None],
                 Some(classes) => (0..classes.lists.len() as u32).map(Some).collect(),
@@ -373,14 +438,39 @@ impl Distribution {
                 ref updates => terms.add(Op::Join, updates)?,
             });
         }
-        match parts[..] {
-            [one] => Ok(one),
-            ref parts => terms.add(Op::Beside, parts),
+        let beside = |terms: &mut Terms, parts: &[Id]| match parts {
+            [one] => Ok(*one),
+            parts => terms.add(Op::Beside, parts),
+        };
+        let (owned, hot) = parts.split_at(self.parts.len());
+        let owned = beside(terms, owned)?;
+        if hot.is_empty() {
+            return Ok(owned);
         }
+        let hot = beside(terms, hot)?;
+        terms.add(Op::Join, &[owned, hot])
     }
 }
 
 impl Part {
+    /// Hot rows, which all ranks have.
+    fn hot(
+        terms: &mut Terms,
+        (table, exchange): (u32, u32),
+        columns: (u32, u32),
+        share: Id,
+        reuse: Option<Reuse>,
+    ) -> Result<Self, TypeError> {
+        let (start, end) = columns;
+        let shard = terms.add(Op::Replicas { table, start, end }, &[])?;
+        let asked = terms.add(Op::AskAll { exchange }, &[share])?;
+        let own = Some(terms.add(Op::Own, &[asked, share])?);
+        let all = Lists { owner: asked, asker: share };
+        let mut part = Self { exchange, columns, shard, all, own, lookups: None, updates: None, relay: None };
+        part.updates = reuse.map(|reuse| part.classes(terms, reuse, Way::Backward)).transpose()?;
+        Ok(part)
+    }
+
     fn classes(&self, terms: &mut Terms, reuse: Reuse, way: Way) -> Result<Classes, TypeError> {
         let Reuse { lookahead, windows, each } = reuse;
         let partition = Op::Partition { way, lookahead, windows, each };

@@ -167,6 +167,8 @@ pub struct TableOptions {
     pub sharding: BTreeMap<String, String>,
     /// Which rows the ranks of a row-wise table own, in the language's words: `range`, `hashed` or `planned`.
     pub placement: BTreeMap<String, String>,
+    /// Rows, of those that are asked for most, which all ranks have.
+    pub hot: BTreeMap<String, u32>,
     /// Through relays of the node, or from owners to whoever asks.
     pub relay: BTreeMap<String, bool>,
     /// Owners are asked by those who read samples that move, or by those who work on them.
@@ -208,6 +210,13 @@ impl TableOptions {
     #[must_use]
     pub fn placement(mut self, placement: impl IntoIterator<Item = (String, String)>) -> Self {
         self.placement.extend(placement);
+        self
+    }
+
+    /// With so many hot rows of these tables on all ranks.
+    #[must_use]
+    pub fn hot(mut self, hot: impl IntoIterator<Item = (String, u32)>) -> Self {
+        self.hot.extend(hot);
         self
     }
 

@@ -11,10 +11,10 @@ impl Terms {
     pub fn extent(&self, id: Id) -> Option<Extent> {
         let of = |i| self.child(id, i).and_then(|c| self.extent(c));
         match self.node(id).op {
-            Op::Shard { .. } | Op::Total | Op::Update | Op::Join | Op::Beside => None,
+            Op::Shard { .. } | Op::Replicas { .. } | Op::Total | Op::Update | Op::Join | Op::Beside => None,
             Op::Ids { rows, .. } | Op::Given { rows, .. } => Some(rows),
             Op::Offsets { .. } | Op::Pool { .. } => Some(Extent::Symbol(Symbol::Samples)),
-            Op::Entries { exchange, .. } | Op::Relayed { exchange, .. } => {
+            Op::Entries { exchange, .. } | Op::Relayed { exchange, .. } | Op::Share { exchange, .. } => {
                 Some(Extent::Symbol(Symbol::Sent(exchange)))
             }
             Op::Ask { exchange }
@@ -35,7 +35,14 @@ impl Terms {
             | Op::Cast { .. } => of(0),
             Op::Joint { nth } => of(nth as usize),
             // The last list says how many there are.
-            Op::Gather | Op::Return | Op::PassRows | Op::Split | Op::Send | Op::SendAll => {
+            Op::Gather
+            | Op::Return
+            | Op::PassRows
+            | Op::Split
+            | Op::Cut
+            | Op::Send
+            | Op::SendAll
+            | Op::Unite => {
                 let list = self.node(id).children.last()?;
                 self.extent(*list)
             }
@@ -43,10 +50,13 @@ impl Terms {
                 Some(list) => self.extent(list),
                 None => self.extent(self.child(self.child(id, 0)?, 0)?),
             },
-            // In the order of the entries, all of them.
+            // In the order of the entries, all of them: those of what is there, or of the classes.
             Op::Merge => {
-                let positions = self.node(id).children.last()?;
-                self.extent(self.child(*positions, 0)?)
+                let children = &self.node(id).children;
+                if children.len() % 2 == 1 {
+                    return self.extent(children[0]);
+                }
+                self.extent(self.child(*children.last()?, 0)?)
             }
             Op::ExpandGrad | Op::PoolGrad { .. } => self.extent(self.entries_of(self.child(id, 1)?)?),
         }
@@ -71,6 +81,7 @@ impl Terms {
             | Op::AskRelay { exchange }
             | Op::AskFor { exchange, .. }
             | Op::Relayed { exchange, .. }
+            | Op::Share { exchange, .. }
             | Op::Entries { exchange, .. } => Some(exchange),
             // What a relay does is of the exchange within the node.
             Op::Places
@@ -79,7 +90,8 @@ impl Terms {
             | Op::SumAsked
             | Op::Gather
             | Op::Return
-            | Op::Split => of(1),
+            | Op::Split
+            | Op::Cut => of(1),
             // Replicas list their own entries, which are those of what was gathered.
             Op::Send | Op::SendAll => of(2),
             Op::Merge => of(self.node(id).children.len() - 1),

@@ -70,6 +70,9 @@ pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
             let sharded = if replicated { Sharded::Replicated } else { Sharded::Owner };
             leaf(Holds::Rows, sharded, Per::Row, end.saturating_sub(start))
         }
+        Op::Replicas { start, end, .. } => {
+            leaf(Holds::Rows, Sharded::Replicated, Per::Row, end.saturating_sub(start))
+        }
         Op::Ids { columns, .. } => leaf(Holds::Ids, Sharded::Sample, Per::Id, columns),
         Op::Offsets { .. } => leaf(Holds::Offsets, Sharded::Sample, Per::Sample, 1),
         Op::Given { rows, columns, .. } => {
@@ -82,7 +85,8 @@ pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
             o.get(0, "ids of samples", |t| t.sharded == Sharded::Sample && t.per == Per::Id)?;
             Ok(Type { per: Per::Entry { unique }, columns: 1, ..ids })
         }
-        Op::Inverse
+        Op::Share { .. }
+        | Op::Inverse
         | Op::Ask { .. }
         | Op::AskAll { .. }
         | Op::AskRelay { .. }
@@ -91,14 +95,20 @@ pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
         | Op::Own
         | Op::Gradients { .. } => asked(&o),
         Op::Partition { .. } | Op::Answer | Op::PassClasses | Op::Positions { .. } => classes(&o),
-        Op::Gather | Op::Return | Op::PassRows | Op::Merge | Op::Concat | Op::Expand | Op::Pool { .. } => {
-            rows(&o)
-        }
+        Op::Gather
+        | Op::Return
+        | Op::PassRows
+        | Op::Merge
+        | Op::Unite
+        | Op::Concat
+        | Op::Expand
+        | Op::Pool { .. } => rows(&o),
         Op::ExpandGrad
         | Op::PoolGrad { .. }
         | Op::Sum
         | Op::Columns { .. }
         | Op::Split
+        | Op::Cut
         | Op::Send
         | Op::SumAsked
         | Op::SendAll
@@ -178,6 +188,10 @@ fn asked(o: &Operands<'_>) -> Result<Type, TypeError> {
         o.get(i, "what a node asks its relay for", of)
     };
     match o.op {
+        Op::Share { .. } => {
+            o.count(o.types.len() == 1, "one")?;
+            own(0)
+        }
         Op::Inverse => {
             o.count(o.types.len() == 2, "two")?;
             let entries = own(0)?;
@@ -309,6 +323,20 @@ fn rows(o: &Operands<'_>) -> Result<Type, TypeError> {
             }
             Ok(first)
         }
+        Op::Unite => {
+            let n = o.types.len();
+            o.count(n == 3 || (n > 3 && n.is_multiple_of(2)), "as many as it takes")?;
+            let first = o.get(0, "rows of a rank", |t| rows(t) && t.sharded == Sharded::Sample)?;
+            o.get(n - 2, "hot rows like the first", |t| *t == first)?;
+            o.get(n - 1, "all entries of a rank", |t| {
+                t.holds == Holds::Ids && t.per == first.per && t.sharded == Sharded::Sample
+            })?;
+            for i in (0..n - 2).step_by(2).filter(|_| n > 3) {
+                o.get(i, "like the first rows", |t| *t == first)?;
+                o.list(i + 1, Sharded::Sample)?;
+            }
+            Ok(first)
+        }
         Op::Concat => {
             let first = o.alike(Holds::Rows)?;
             let columns = o.types.iter().fold(0u32, |sum, t| sum.saturating_add(t.columns));
@@ -367,6 +395,14 @@ fn gradients(o: &Operands<'_>) -> Result<Type, TypeError> {
             o.count(o.types.len() == 2, "two")?;
             let of = o.get(0, "gradients of a rank's entries", at_rank)?;
             o.list(1, Sharded::Sample)?;
+            Ok(of)
+        }
+        Op::Cut => {
+            o.count(o.types.len() == 2, "two")?;
+            let of = o.get(0, "gradients of a rank's entries", at_rank)?;
+            o.get(1, "a share of the entries", |t| {
+                t.holds == Holds::Ids && t.per == of.per && t.sharded == Sharded::Sample
+            })?;
             Ok(of)
         }
         Op::Send | Op::SendAll => {

@@ -18,6 +18,15 @@ pub enum Op {
         /// Every rank has all rows.
         replicated: bool,
     },
+    /// The hot ones of a table's rows, in columns `start..end`: every rank has them. `->`
+    Replicas {
+        /// The table.
+        table: u32,
+        /// First column.
+        start: u32,
+        /// One behind the last column.
+        end: u32,
+    },
     /// Ids that the samples of a rank use. `->`
     Ids {
         /// Which, as the user of the arena numbers them.
@@ -58,6 +67,13 @@ pub enum Op {
         unique: bool,
         /// With the windows that use each first and last.
         uses: bool,
+    },
+    /// Those entries whose rows have owners, which are the first, or those of hot rows, the last. `entries ->`
+    Share {
+        /// The exchange whose sizes they have.
+        exchange: u32,
+        /// Which.
+        hot: bool,
     },
     /// Where each id's row stands among the entries. `entries, ids ->`
     Inverse,
@@ -129,6 +145,9 @@ pub enum Op {
     PassRows,
     /// Rows of classes in the order of the entries, together with those that are there. `before?, (rows, positions)... ->`
     Merge,
+    /// Rows in the order of all entries: of those with owners all, or of classes as in a merge; and the hot ones.
+    /// `(rows or (rows, positions)...), hot rows, entries ->`
+    Unite,
     /// Columns side by side. `parts... ->`
     Concat,
     /// A row per id. `rows, inverse ->`
@@ -156,6 +175,8 @@ pub enum Op {
     },
     /// The gradients of a class. `gradients, positions ->`
     Split,
+    /// The gradients of a share of the entries. `gradients, share ->`
+    Cut,
     /// All-to-all of gradients, to the owners. `gradients, at asker, at owner ->`
     Send,
     /// A node's sums of gradients per row that its relay asks for: within each rank by position, then by rank.
@@ -195,12 +216,15 @@ impl Op {
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Shard { .. } => "shard",
+            Self::Replicas { .. } => "replicas",
             Self::Ids { .. } => "ids",
             Self::Offsets { .. } => "offsets",
             Self::Given { .. } => "given",
             Self::Gradients { .. } => "gradients",
             Self::Entries { unique: true, .. } => "unique",
             Self::Entries { unique: false, .. } => "occurrences",
+            Self::Share { hot: false, .. } => "with_owners",
+            Self::Share { hot: true, .. } => "hot",
             Self::Inverse => "inverse",
             Self::Ask { .. } => "ask",
             Self::AskFor { .. } => "ask_for",
@@ -217,6 +241,7 @@ impl Op {
             Self::Return => "return",
             Self::PassRows => "pass_rows",
             Self::Merge => "merge",
+            Self::Unite => "unite",
             Self::Concat => "concat",
             Self::Expand => "expand",
             Self::Pool { .. } => "pool",
@@ -225,6 +250,7 @@ impl Op {
             Self::Sum => "sum",
             Self::Columns { .. } => "columns",
             Self::Split => "split",
+            Self::Cut => "cut",
             Self::Send => "send",
             Self::SumAsked => "sum_asked",
             Self::SendAll => "send_all",

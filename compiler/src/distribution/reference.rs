@@ -3,6 +3,7 @@
 //! Nothing here is fast or parallel. It is what rules and the code generator are held against: two terms mean the same
 //! if their values are the same in every bit on any data.
 
+mod hot;
 mod joint;
 mod moved;
 mod relay;
@@ -81,6 +82,8 @@ pub struct World {
     pub nodes: usize,
     /// The table's rows.
     pub table: Vec<Vec<f32>>,
+    /// Rows that are hot where a term tells hot ones apart.
+    pub hot: std::collections::BTreeSet<u64>,
     /// Ids by source and batch, then by rank.
     pub ids: BTreeMap<(u32, i32), Vec<Vec<Vec<u64>>>>,
     /// Offsets by source and batch, then by rank.
@@ -236,6 +239,18 @@ impl Evaluation<'_> {
                 let rows = world.table.iter().enumerate().map(cut).collect::<Option<Vec<_>>>();
                 Ok(plain(Values::Reals(rows.ok_or_else(missing)?)))
             }
+            Op::Replicas { start, end, .. } => {
+                let cut = |(i, row): (usize, &Vec<f32>)| {
+                    let columns = row.get(start as usize..end as usize)?;
+                    let hot = world.hot.contains(&(i as u64));
+                    Some(if hot { columns.to_vec() } else { vec![f32::NAN; columns.len()] })
+                };
+                let rows = world.table.iter().enumerate().map(cut).collect::<Option<Vec<_>>>();
+                Ok(plain(Values::Reals(rows.ok_or_else(missing)?)))
+            }
+            Op::Share { hot, .. } => self.share(o, hot, rank),
+            Op::Unite => self.unite(id, o, rank),
+            Op::Cut => self.cut(id, o, rank),
             Op::Ids { source, .. } => {
                 let ids = world.ids.get(&(source, batch)).and_then(|by_rank| by_rank.get(rank));
                 Ok(plain(Values::Ids(ids.ok_or_else(missing)?.clone())))
@@ -375,7 +390,10 @@ impl Evaluation<'_> {
             }
             Op::Split => {
                 let gradients = o.reals(0, rank)?;
-                let picked = o.positions(1, rank)?.iter().map(|p| o.picked(gradients, p[0]).cloned());
+                let list = self.terms.child(id, 1).and_then(|list| self.terms.entries_of(list));
+                let places = list.map(|list| self.places_among_all(list, o, rank)).transpose()?.flatten();
+                let at = |p: usize| places.as_ref().map_or(Ok(p), |places| o.picked(places, p).copied());
+                let picked = o.positions(1, rank)?.iter().map(|p| o.picked(gradients, at(p[0])?).cloned());
                 like(1, Values::Reals(picked.collect::<Result<_, _>>()?))
             }
             Op::Total => self.total(o, rank),

@@ -51,6 +51,16 @@ impl Terms {
         if op == Op::Inverse && !self.node(children[0]).children.contains(&children[1]) {
             return Err(TypeError { op: op.name(), operand: 1, wanted: "ids that the entries were made of" });
         }
+        if matches!(op, Op::Share { .. }) && !matches!(self.node(children[0]).op, Op::Entries { .. }) {
+            return Err(TypeError { op: op.name(), operand: 0, wanted: "all entries of a rank" });
+        }
+        if op == Op::Cut && self.node(children[1]).children.first().copied() != self.summed_for(children[0]) {
+            return Err(TypeError {
+                op: op.name(),
+                operand: 1,
+                wanted: "a share of the entries that are summed",
+            });
+        }
         if op == Op::Places && self.node(children[0]).children != children[1..] {
             return Err(TypeError { op: op.name(), operand: 1, wanted: "what the relay's list was made of" });
         }
@@ -113,10 +123,19 @@ impl Terms {
     pub(crate) fn ty(&self, id: Id) -> Type {
         self.types[id.0 as usize]
     }
+    /// The entries that a rank's gradients are summed for.
+    fn summed_for(&self, id: Id) -> Option<Id> {
+        match self.node(id).op {
+            Op::ExpandGrad | Op::PoolGrad { .. } => self.entries_of(self.child(id, 1)?),
+            Op::Gradients { .. } => self.child(id, 0),
+            Op::Sum | Op::Columns { .. } => self.summed_for(self.child(id, 0)?),
+            _ => None,
+        }
+    }
     /// The entries that positions of ids, or lists of a rank's rows, are about.
     pub(crate) fn entries_of(&self, id: Id) -> Option<Id> {
         match self.node(id).op {
-            Op::Entries { .. } | Op::Relayed { .. } => Some(id),
+            Op::Entries { .. } | Op::Relayed { .. } | Op::Share { .. } => Some(id),
             Op::Inverse | Op::Dispatch | Op::Combine | Op::Gradients { .. } => {
                 self.entries_of(self.child(id, 0)?)
             }

@@ -145,6 +145,7 @@ impl Importer<'_> {
                 dim: t.dim,
                 sharding: s::Sharding::RowWise,
                 placement: s::RowPlacement::Range,
+                hot: Vec::new(),
                 optimizer: t.optimizer,
                 init: init(t.init, t.rows as f64, f64::from(t.dim), i as u64),
                 stream: TABLES + i as u32,

@@ -164,6 +164,11 @@ pub static PASSES: &[Pass] = &[
                 "the tables'",
                 "`items:hashed;users:range`: which rows the ranks of these row-wise tables own instead",
             ),
+            (
+                "hot",
+                "none",
+                "`items:256`: so many rows of these tables, of those that are asked for most, that all ranks have",
+            ),
         ],
         statistics: &[
             ("row-wise", "tables placed so"),
@@ -172,6 +177,7 @@ pub static PASSES: &[Pass] = &[
             ("data-parallel", "tables placed so"),
             ("hashed", "row-wise tables whose rows are hashed"),
             ("planned", "row-wise tables whose hot rows are dealt"),
+            ("with hot rows", "tables of which ranks have replicas of some rows"),
         ],
         run: plan_sharding::run,
     },

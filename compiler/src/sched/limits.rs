@@ -57,6 +57,7 @@ impl Fixed {
             let dim = f64::from(t.dim);
             let States { per_value, per_row } = t.optimizer.states();
             let row = |columns: f64| 4.0 * (columns * f64::from(1 + per_value) + f64::from(per_row));
+            everywhere += t.hot.len() as f64 * row(dim);
             match &t.sharding {
                 Sharding::RowWise => everywhere += (rows / f64::from(s.ranks)).ceil() * row(dim),
                 Sharding::DataParallel => everywhere += rows * row(dim),

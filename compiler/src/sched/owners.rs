@@ -5,7 +5,7 @@
 //! hashed or planned.
 
 use fs_schedule::{IdDistribution, RowMap, Sharding, Table};
-use fs_workload::ids::{Draws, RowLaw};
+use fs_workload::ids::{Bin, Draws, RowLaw};
 use fs_workload::placement::owner_loads;
 
 /// What a rank asks of a table in a batch.
@@ -19,6 +19,8 @@ pub(crate) struct Requests<'a> {
     pub(crate) draws: Draws,
     /// Each row once, or once per occurrence.
     pub(crate) unique: bool,
+    /// The most popular rows that are not asked of their owners.
+    pub(crate) hot: u64,
 }
 
 impl Requests<'_> {
@@ -27,7 +29,12 @@ impl Requests<'_> {
         if !self.ids.by_popularity() || table.sharding != Sharding::RowWise {
             return None;
         }
-        let each = |bin| self.law.requests(bin, self.draws, self.unique);
+        let mut hot = self.hot as f64;
+        let each = |bin: &Bin| {
+            let taken = hot.min(bin.rows);
+            hot -= taken;
+            self.law.requests(bin, self.draws, self.unique) * (1.0 - taken / bin.rows.max(1.0))
+        };
         let requests: Vec<f64> = self.law.bins().iter().map(each).collect();
         Some(owner_loads(map, self.law, table.rows, ranks.into(), &requests))
     }

@@ -44,6 +44,16 @@ pub(crate) fn whole(s: &Schedule, x: &Exchange) -> f64 {
     if relays { f64::from(nodes(s).each()) } else { 1.0 }
 }
 
+/// Without some of them.
+pub(crate) fn without(entries: &Entries, some: &Entries) -> Entries {
+    let less = |all: &[f64], some: &[f64]| all.iter().zip(some).map(|(n, of)| (n - of).max(0.0)).collect();
+    Entries {
+        sent: (entries.sent - some.sent).max(0.0),
+        forward: less(&entries.forward, &some.forward),
+        backward: less(&entries.backward, &some.backward),
+    }
+}
+
 /// So many times as many.
 pub(crate) fn share(entries: &Entries, factor: f64) -> Entries {
     let scaled = |list: &[f64]| list.iter().map(|n| n * factor).collect();
@@ -65,10 +75,11 @@ pub(crate) fn busiest_place(loads: &[f64], nodes: Nodes) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sched::rows::Popular;
     use fs_schedule::{IdDistribution, Way};
 
     fn drawn(ids: IdDistribution, rows: u64, draws: Draws, nodes: Nodes, reuse: Option<Reuse>) -> Entries {
-        expect(&Expected::default(), Law { ids, rows }, draws, nodes, reuse)
+        expect(&Expected::default(), Law { ids, rows, of: Popular::All }, draws, nodes, reuse)
     }
 
     fn close(a: f64, b: f64, tolerance: f64) {

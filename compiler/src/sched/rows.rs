@@ -23,18 +23,28 @@ pub(crate) struct Entries {
 
 impl Entries {
     /// For `ranks` ranks that all draw like this one; `unique`: a row is one entry however often it is drawn.
-    fn expect(law: &RowLaw, draws: Draws, ranks: f64, unique: bool, reuse: Option<Reuse>) -> Self {
+    fn expect(
+        law: &RowLaw,
+        of: Popular,
+        draws: Draws,
+        ranks: f64,
+        unique: bool,
+        reuse: Option<Reuse>,
+    ) -> Self {
         let w = reuse.map_or(1, |r| r.windows.max(1));
         let forward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Forward));
         let backward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Backward));
         let k = reuse.map_or(0, |r| r.lookahead);
         let mut entries =
             Self { sent: 0.0, forward: vec![0.0; forward.len()], backward: vec![0.0; backward.len()] };
+        let mut before = 0.0;
         for bin in law.bins() {
+            let rows = of.rows(before, bin.rows);
+            before += bin.rows;
             // Of a batch of this rank, of one of its windows, of a window of all ranks, of the others.
             let batch = law.rate(bin, draws);
             let expected = if unique { used(batch) } else { law.occurrences(bin, draws) };
-            entries.sent += bin.rows * expected;
+            entries.sent += rows * expected;
             if forward.is_empty() {
                 continue;
             }
@@ -49,7 +59,7 @@ impl Entries {
                     Some(d) => (-all * f64::from(d - b - 1)).exp() * used(all),
                     None => (-all * f64::from(k.saturating_sub(b))).exp(),
                 };
-                entries.forward[c] += bin.rows * first * last;
+                entries.forward[c] += rows * first * last;
             }
             for (c, class) in backward.iter().enumerate() {
                 let after = f64::from(w - 1 - class.window);
@@ -62,10 +72,34 @@ impl Entries {
                     Some(e) => (-all * f64::from(e - (w - class.window))).exp() * used(all),
                     None => (-all * f64::from((k + 1).saturating_sub(w - class.window))).exp(),
                 };
-                entries.backward[c] += bin.rows * here * next;
+                entries.backward[c] += rows * here * next;
             }
         }
         entries
+    }
+}
+
+/// Which of a table's rows, by how often they are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Popular {
+    /// All.
+    #[default]
+    All,
+    /// So many of those that are asked for most.
+    Hottest(u64),
+    /// All but so many of those.
+    Others(u64),
+}
+
+impl Popular {
+    /// How many of `rows` rows behind `before` more popular ones.
+    fn rows(self, before: f64, rows: f64) -> f64 {
+        let hot = |n: u64| (n as f64 - before).clamp(0.0, rows);
+        match self {
+            Self::All => rows,
+            Self::Hottest(n) => hot(n),
+            Self::Others(n) => rows - hot(n),
+        }
     }
 }
 
@@ -76,12 +110,14 @@ pub(crate) struct Law {
     pub ids: IdDistribution,
     /// Its rows.
     pub rows: u64,
+    /// Those of them that are asked for.
+    pub of: Popular,
 }
 
 /// A law, in what it can be told from others by.
 type Name = (u8, u64, u64);
 /// What is asked of one: draws, ranks, whether a row is one entry, and how they are told apart.
-type Question = (Name, [u64; 3], bool, Option<Reuse>);
+type Question = (Name, Popular, [u64; 3], bool, Option<Reuse>);
 
 impl Law {
     fn name(self) -> Name {
@@ -119,8 +155,8 @@ impl Expected {
     ) -> Entries {
         let asked = [draws.by_law, draws.uniform, ranks].map(f64::to_bits);
         let mut entries = self.entries.borrow_mut();
-        let known = entries.entry((law.name(), asked, unique, reuse));
-        known.or_insert_with(|| Entries::expect(&self.law(law), draws, ranks, unique, reuse)).clone()
+        let known = entries.entry((law.name(), law.of, asked, unique, reuse));
+        known.or_insert_with(|| Entries::expect(&self.law(law), law.of, draws, ranks, unique, reuse)).clone()
     }
 }
 
@@ -137,7 +173,7 @@ mod tests {
         let reuse = Reuse::new(1, 2);
         let draws = Draws { by_law: 3.0, uniform: 2.0 };
         for unique in [true, false] {
-            let e = Entries::expect(&RowLaw::uniform(1), draws, 2.0, unique, Some(reuse));
+            let e = Entries::expect(&RowLaw::uniform(1), Popular::All, draws, 2.0, unique, Some(reuse));
             close(e.sent, if unique { 1.0 } else { 5.0 }, 1e-9);
             close(e.forward.iter().sum(), e.sent, 1e-6);
             close(e.backward.iter().sum(), e.sent, 1e-6);
@@ -150,7 +186,7 @@ mod tests {
             let reuse = Reuse::new(k, m);
             let law = RowLaw::zipf(100_000, 1.05);
             let draws = Draws { by_law: 3000.0, uniform: 500.0 };
-            let e = Entries::expect(&law, draws, 8.0, unique, Some(reuse));
+            let e = Entries::expect(&law, Popular::All, draws, 8.0, unique, Some(reuse));
             close(e.forward.iter().sum(), e.sent, 1e-9);
             close(e.backward.iter().sum(), e.sent, 1e-9);
         }
@@ -161,10 +197,10 @@ mod tests {
     fn what_is_kept_is_what_follows() {
         let expected = Expected::default();
         let laws = [
-            Law { ids: IdDistribution::Uniform, rows: 500 },
-            Law { ids: IdDistribution::Zipf(1.05), rows: 500 },
-            Law { ids: IdDistribution::Zipf(1.2), rows: 500 },
-            Law { ids: IdDistribution::PopularityZipf(1.2), rows: 501 },
+            Law { ids: IdDistribution::Uniform, rows: 500, of: Popular::All },
+            Law { ids: IdDistribution::Zipf(1.05), rows: 500, of: Popular::All },
+            Law { ids: IdDistribution::Zipf(1.2), rows: 500, of: Popular::All },
+            Law { ids: IdDistribution::PopularityZipf(1.2), rows: 501, of: Popular::All },
         ];
         let draws = |by_law, uniform| Draws { by_law, uniform };
         let draws = [draws(300.0, 0.0), draws(0.0, 300.0), draws(300.0, 20.0)];
@@ -177,7 +213,7 @@ mod tests {
                     {
                         let kept = expected.entries(law, d, ranks, unique, reuse);
                         let law = RowLaw::new(law.ids, law.rows);
-                        assert_eq!(kept, Entries::expect(&law, d, ranks, unique, reuse));
+                        assert_eq!(kept, Entries::expect(&law, Popular::All, d, ranks, unique, reuse));
                         all.push(format!("{kept:?}"));
                     }
                 }
@@ -196,7 +232,7 @@ mod tests {
     fn overlap_with_the_batch_before() {
         let reuse = Reuse::new(1, 1);
         let draws = Draws { by_law: 2048.0 * 1000.0, uniform: 0.0 };
-        let e = Entries::expect(&RowLaw::zipf(50_000_000, 1.05), draws, 1.0, true, Some(reuse));
+        let e = Entries::expect(&RowLaw::zipf(50_000_000, 1.05), Popular::All, draws, 1.0, true, Some(reuse));
         close(e.forward[0] / e.sent, 0.23, 0.06);
         close(e.forward[0], e.backward[0], 1e-9);
     }
@@ -241,7 +277,7 @@ mod tests {
             }
         }
         let draws = Draws { by_law: (per_micro as u32 * m).into(), uniform: 0.0 };
-        let e = Entries::expect(&RowLaw::uniform(rows as u64), draws, 2.0, true, Some(reuse));
+        let e = Entries::expect(&RowLaw::uniform(rows as u64), Popular::All, draws, 2.0, true, Some(reuse));
         for (seen, expected) in forward.iter().zip(&e.forward).chain(backward.iter().zip(&e.backward)) {
             let seen: f64 = seen / f64::from(rounds);
             assert!((seen - expected).abs() < 0.05 + 0.03 * expected, "{seen} for {expected}");

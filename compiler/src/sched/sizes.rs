@@ -11,10 +11,10 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::{self, Facts};
-use fs_schedule::profile::{Busiest, ReuseCounts};
+use fs_schedule::profile::{Busiest, ReuseCounts, Rows};
 use fs_schedule::{
     Action, Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule,
-    Sharding, Site, Stragglers, Symbol, Way,
+    Site, Stragglers, Symbol, Table, Way,
 };
 use fs_workload::ids::{ASSUMED_EXPONENT, Draws};
 use fs_workload::placement::busiest;
@@ -22,7 +22,7 @@ use fs_workload::placement::busiest;
 use super::evidence::Evidence;
 use super::owners::Requests;
 use super::relays;
-use super::rows::{Entries, Expected, Law};
+use super::rows::{Entries, Expected, Law, Popular};
 use super::stragglers;
 
 /// Expected sizes of one rank.
@@ -155,8 +155,12 @@ impl Sizes {
             sizes.stragglers = Some(drawn.stragglers());
         }
         for e in 0..s.exchanges.len() as u32 {
-            let Some(rows) = rows_of(profile, s, e) else { continue };
             let x = &s.exchanges[e as usize];
+            // Shares of what is listed follow it.
+            if x.list() != x.entries || x.leg.within().is_some_and(|within| is_share(s, within)) {
+                continue;
+            }
+            let Some(rows) = rows_of(profile, s, e) else { continue };
             let Some((sent, reuse_counts)) = rows.of_leg(x.leg, s.settings.node) else { continue };
             let whole = relays::whole(s, x);
             let sent = sent * whole;
@@ -170,6 +174,10 @@ impl Sizes {
             let asked = get(&sizes, Symbol::Asked(e));
             if asked > 0.0 {
                 sizes.values.insert(Symbol::Asked(e), asked * scale);
+            }
+            if x.shares.is_some() {
+                sizes.scale_shares(s, e, scale);
+                continue;
             }
             sizes.values.insert(Symbol::Received(e), sent * factor);
             let Some(reuse) = x.reuse(s.settings.microbatches) else { continue };
@@ -192,6 +200,26 @@ impl Sizes {
             }
         }
         sizes
+    }
+
+    /// Shares of an exchange's entries, so many times as many as they were taken to be.
+    fn scale_shares(&mut self, s: &Schedule, list: u32, scale: f64) {
+        for (e, x) in (0..).zip(&s.exchanges) {
+            let of = x.leg.within().and_then(|within| s.exchanges.get(within as usize)).unwrap_or(x);
+            if of.of != Some(list) {
+                continue;
+            }
+            for (symbol, value) in &mut self.values {
+                let own = match symbol {
+                    Symbol::Sent(n) | Symbol::Received(n) => *n == e,
+                    Symbol::SentClass(n, ..) | Symbol::ReceivedClass(n, ..) => *n == e,
+                    _ => false,
+                };
+                if own {
+                    *value *= scale;
+                }
+            }
+        }
     }
 
     /// Of given values, for tests and for schedules that carry them.
@@ -299,19 +327,23 @@ impl Sizes {
         for (e, x) in s.exchanges.iter().enumerate() {
             // What relays ask for is of what ranks ask them for.
             let asks = x.leg.within().and_then(|within| s.exchanges.get(within as usize)).unwrap_or(x);
-            let (Some(d), Some(table)) = (draws.get(&asks.entries).copied(), s.tables.get(x.table as usize))
+            let (Some(d), Some(table)) = (draws.get(&asks.list()).copied(), s.tables.get(x.table as usize))
             else {
                 entries.push(None);
                 continue;
             };
             let relays = x.leg.within().is_some();
             let reuse = x.reuse(s.settings.microbatches);
-            let law = Law { ids, rows: table.rows };
-            let by_law = if relays {
-                relays::expect(expected, law, d, relays::nodes(s), reuse)
-            } else {
-                expected.entries(law, d, ranks, asks.unique, reuse)
+            let law = Law { ids, rows: table.rows, of: Popular::All };
+            let of_law = |of| {
+                let law = Law { of, ..law };
+                if relays {
+                    relays::expect(expected, law, d, relays::nodes(s), reuse)
+                } else {
+                    expected.entries(law, d, ranks, asks.unique, reuse)
+                }
             };
+            let by_law = of_law(Popular::All);
             let evidence = evidence.rows(s, x.leg.within().unwrap_or(e as u32));
             let of_leg = evidence.and_then(|rows| rows.of_leg(x.leg, s.settings.node));
             let found = &match (evidence, of_leg) {
@@ -327,7 +359,23 @@ impl Sizes {
                 }
                 _ => by_law.clone(),
             };
+            // Of what is listed the share of hot rows, or the others.
+            let hot = table.hot.len() as u64;
+            let found = &if asks.of.is_some() {
+                let hot = match evidence {
+                    Some(rows) => hottest(rows, table, &of_law(Popular::Hottest(hot)), &by_law, found),
+                    None => of_law(Popular::Hottest(hot)),
+                };
+                if table.is_hot(x.part) { hot } else { relays::without(found, &hot) }
+            } else {
+                found.clone()
+            };
             let found = &relays::share(found, relays::whole(s, x));
+            if x.shares.is_some() {
+                self.values.insert(Symbol::Sent(e as u32), found.sent);
+                entries.push(None);
+                continue;
+            }
             if let Some(owner) = table.sharding.owner(x.part) {
                 *load.entry(owner).or_insert(0.0) += found.sent * f64::from(x.columns(&s.tables));
             }
@@ -338,8 +386,8 @@ impl Sizes {
                 self.values.insert(Symbol::Asked(e as u32), asked);
             }
             entries.push(Some(found.clone()));
-            if let Ok(map) = table.row_map(s.ranks) {
-                let requests = Requests { ids, law: &expected.law(law), draws: d, unique: x.unique };
+            if let (false, Ok(map)) = (table.is_hot(x.part), table.row_map(s.ranks)) {
+                let requests = Requests { ids, law: &expected.law(law), draws: d, unique: x.unique, hot };
                 let loads = requests.loads(table, &map, s.ranks);
                 self.owners.extend(loads.map(|loads| (e as u32, loads)));
             }
@@ -361,7 +409,7 @@ impl Sizes {
                 _ if x.leg.between().is_some() => {
                     self.owners(e as u32).map_or(1.0, |loads| relays::busiest_place(loads, nodes))
                 }
-                Some((Sharding::DataParallel, _)) => ranks,
+                _ if x.replicated(&s.tables) => ranks,
                 Some((_, Some(rank))) if owner.is_some_and(|b| b.0 == rank) => ranks,
                 Some((_, Some(_))) => 0.0,
                 _ => match (evidence.rows(s, e as u32), s.tables.get(x.table as usize)) {
@@ -380,6 +428,17 @@ impl Sizes {
             }
         }
     }
+}
+
+/// Entries of hot rows, of those that were counted: as often as these are asked for, told apart in proportion to the law.
+fn hottest(rows: &Rows, table: &Table, by_law: &Entries, all_by_law: &Entries, all: &Entries) -> Entries {
+    let known: BTreeMap<u64, f64> = rows.hot.iter().copied().collect();
+    let sent: f64 = table.hot.iter().filter_map(|row| known.get(row)).sum();
+    if sent <= 0.0 || by_law.sent <= 0.0 {
+        let scale = if all_by_law.sent > 0.0 { all.sent / all_by_law.sent } else { 1.0 };
+        return relays::share(by_law, scale);
+    }
+    relays::share(by_law, sent.min(all.sent) / by_law.sent)
 }
 
 /// Entries as they were counted; classes that were not follow from the law, in proportion, and then it is false.
@@ -443,6 +502,11 @@ pub(crate) fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
         all.insert(*exchange, d);
     }
     all
+}
+
+/// Whether an exchange has a share of another one's entries.
+fn is_share(s: &Schedule, exchange: u32) -> bool {
+    s.exchanges.get(exchange as usize).is_some_and(|x| x.of.is_some())
 }
 
 /// What a profile knows of an exchange's rows.

@@ -4,7 +4,7 @@
 //! and what owners send and receive is what ranks ask for: of rows with one owner he sends what all get, of rows that everyone has
 //! all get what each sends.
 
-use fs_schedule::{Leg, Op, Schedule, Sent, Sharding, Symbol};
+use fs_schedule::{Leg, Op, Schedule, Sent, Symbol};
 
 use super::relays;
 use super::sizes::Sizes;
@@ -50,7 +50,7 @@ fn of_mean(s: &Schedule, sizes: &Sizes, op: &Op, symbol: Symbol) -> f64 {
         other => return sizes.mean_of(op, other),
     };
     let Some(x) = s.exchanges.get(e as usize) else { return 0.0 };
-    let replicated = s.tables.get(x.table as usize).is_some_and(|t| t.sharding == Sharding::DataParallel);
+    let replicated = x.replicated(&s.tables);
     let gathered = if replicated && asked != symbol { f64::from(s.ranks) } else { 1.0 };
     // One relay of a node asks a table's only owner for all of it; the size is that relay's.
     sizes.of(op, asked) * gathered / relays::whole(s, x)

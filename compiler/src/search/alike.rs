@@ -17,7 +17,7 @@ use crate::distribution::{At, Choice};
 use crate::passes::plan_sharding::columns;
 use crate::sched::evidence::Evidence;
 use crate::sched::memo::Memo;
-use crate::sched::rows::{Entries, Expected, Law};
+use crate::sched::rows::{Entries, Expected, Law, Popular};
 use crate::sched::{relays, sizes};
 
 /// Lists of ids of a table that are looked at, where microbatches are no more.
@@ -149,7 +149,7 @@ pub(super) fn known_alike(
             replicates: u32::try_from(t.rows).is_ok(),
         };
         let ranks = f64::from(s.ranks);
-        let law = Law { ids, rows: t.rows };
+        let law = Law { ids, rows: t.rows, of: Popular::All };
         let expect = |unique, reuse: Option<Reuse>| {
             let expected = known.entries(law, drawn, ranks, unique, reuse);
             let rows = counts.and_then(|counts| counts.rows_of(&t.name, unique));

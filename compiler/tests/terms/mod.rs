@@ -3,7 +3,7 @@
 
 pub(crate) mod counted;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fs_compiler::distribution::build::{Distribution, Numbered};
 use fs_compiler::distribution::reference::{Part, World, joined};
@@ -115,6 +115,7 @@ impl Data {
             ranks: s.ranks,
             nodes: s.nodes,
             table: (0..s.rows).map(|_| draws.row()).collect(),
+            hot: BTreeSet::new(),
             ids: BTreeMap::new(),
             offsets: BTreeMap::new(),
             gradients: BTreeMap::new(),

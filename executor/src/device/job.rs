@@ -8,6 +8,7 @@ use fs_schedule::action::Effect;
 use fs_schedule::{
     Buffer, CostModel, Exchange, Extent, Nodes, Op, Operand, Program, RowMap, Schedule, Symbol, Table,
 };
+use fs_workload::placement::HotRows;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Fault;
@@ -30,6 +31,8 @@ pub struct Env {
     pub seed: u64,
     /// Per table, which slot each of its rows is in.
     pub maps: Arc<[RowMap]>,
+    /// Per table, its hot rows.
+    pub hot: Vec<Option<HotRows>>,
     /// Which ranks share a node.
     pub nodes: Nodes,
     /// Which samples of a training batch this rank works on.
@@ -97,6 +100,7 @@ impl Env {
             ranks,
             seed,
             maps: Arc::clone(maps),
+            hot: schedule.tables.iter().map(|t| HotRows::new(&t.hot)).collect(),
             nodes: Nodes::new(ranks as u32, schedule.settings.node),
             deal: Arc::new(Blocks),
             assigner: Mutex::default(),

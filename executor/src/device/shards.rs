@@ -8,7 +8,7 @@ use fs_workload::placement;
 /// A rank's shard of a part of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShardRange {
-    /// Slots of the whole table: row numbers, unless its rows are hashed or planned.
+    /// Slots of the whole table: row numbers, unless its rows are hashed or planned. Of hot rows their numbers among these.
     pub rows: Range<u64>,
     /// Columns of the whole table.
     pub columns: Range<usize>,
@@ -18,6 +18,7 @@ impl ShardRange {
     /// What `rank` holds of a part.
     pub(crate) fn of(table: &Table, part: u32, rank: usize, ranks: usize) -> Self {
         let rows = match (&table.sharding, table.sharding.owner(part)) {
+            _ if table.is_hot(part) => 0..table.hot.len() as u64,
             (Sharding::RowWise, _) => shard_rows(table.rows, rank, ranks),
             (_, Some(owner)) if owner as usize != rank => 0..0,
             _ => 0..table.rows,
@@ -45,8 +46,22 @@ pub(crate) fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
 /// Bytes of a table's values and of its optimizer state on all ranks, with `element` bytes a number.
 pub(crate) fn table_bytes(table: &Table, ranks: usize, element: usize) -> (u64, u64) {
     let copies = if table.sharding == Sharding::DataParallel { ranks as u64 } else { 1 };
-    let element = (element as u64).saturating_mul(copies);
-    let values = table.rows.saturating_mul(u64::from(table.dim));
-    let state = table.optimizer.state(table.rows, table.dim.into());
-    (values.saturating_mul(element), state.saturating_mul(element))
+    let element = element as u64;
+    let values = |rows: u64| rows.saturating_mul(u64::from(table.dim));
+    let state = |rows: u64| table.optimizer.state(rows, table.dim.into());
+    let hot = table.hot.len() as u64;
+    let all = |of: &dyn Fn(u64) -> u64| {
+        let replicas = of(hot).saturating_mul(ranks as u64);
+        of(table.rows).saturating_mul(copies).saturating_add(replicas).saturating_mul(element)
+    };
+    (all(&values), all(&state))
+}
+
+/// Rows of the shards that an exchange of a part asks for rows of.
+pub(crate) fn shard_of(table: &Table, part: u32, ranks: usize) -> u64 {
+    match table.sharding {
+        _ if table.is_hot(part) => table.hot.len() as u64,
+        Sharding::RowWise => rows_per_rank(table.rows, ranks),
+        _ => table.rows,
+    }
 }

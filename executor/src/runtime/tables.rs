@@ -77,7 +77,8 @@ impl Field {
     pub(crate) fn columns(&self, part: usize, shape: &ShardRange) -> Range<usize> {
         match self.each {
             Each::Element => shape.columns.clone(),
-            Each::Row => part..part + 1,
+            // Hot rows of a part are of its columns.
+            Each::Row => part % self.width..part % self.width + 1,
             Each::Nothing => 0..0,
         }
     }
@@ -107,11 +108,65 @@ fn shards<'a>(
     table: &'a Table,
     ranks: impl Iterator<Item = (usize, &'a Env)> + 'a,
 ) -> impl Iterator<Item = (usize, usize, ShardRange)> + 'a {
-    let parts = table.sharding.parts() as usize;
-    let all = ranks.flat_map(move |(at, env)| (0..parts).map(move |part| (at, env, part)));
+    shards_of(table, ranks, 0..table.sharding.parts() as usize)
+}
+
+/// Of some parts.
+fn shards_of<'a>(
+    table: &'a Table,
+    ranks: impl Iterator<Item = (usize, &'a Env)> + 'a,
+    parts: Range<usize>,
+) -> impl Iterator<Item = (usize, usize, ShardRange)> + 'a {
+    let all = ranks.flat_map(move |(at, env)| parts.clone().map(move |part| (at, env, part)));
     let shapes =
         all.map(move |(at, env, part)| (at, part, ShardRange::of(table, part as u32, env.rank, env.ranks)));
     shapes.filter(|(_, _, shape)| !shape.is_empty())
+}
+
+/// The hot rows among some rows of a table, with their numbers among all hot ones.
+fn hot<'a>(table: &'a Table, rows: &Range<u64>) -> impl Iterator<Item = (u64, usize)> + use<'a> {
+    let of = |row: u64| table.hot.partition_point(|hot| *hot < row);
+    let own = of(rows.start)..of(rows.end);
+    table.hot[own.clone()].iter().copied().zip(own)
+}
+
+/// Gives owners what replicas of hot rows have become: whatever reads rows then finds them where they belong. Between runs only.
+pub(crate) fn settle<D: Device>((ranks, devices): (&[Env], &[D])) {
+    for (env, device) in ranks.iter().zip(devices) {
+        for (t, table) in env.schedule.tables.iter().enumerate().filter(|(_, t)| !t.hot.is_empty()) {
+            let fields =
+                [Values::Weights, Values::First, Values::Second].map(|v| Field::of(&env.schedule, t, v));
+            let all = fields.into_iter().chain([Field::captured(&env.schedule, t)]);
+            for field in all.filter(|field| field.width > 0) {
+                for (_, part, shard) in shards(table, std::iter::once((0, env))) {
+                    settle_part(device, (table, &env.maps[t]), field, (part, &shard));
+                }
+            }
+        }
+    }
+}
+
+/// Of one part's shard.
+fn settle_part<D: Device>(
+    device: &D,
+    (table, map): (&Table, &RowMap),
+    field: Field,
+    (part, shard): (usize, &ShardRange),
+) {
+    let width = field.columns(part, shard).len();
+    let replicas = field.stored(part + table.sharding.parts() as usize);
+    // Nothing is kept of gradients, but where they are asked for.
+    if device.len(replicas) == 0 {
+        return;
+    }
+    let mut values = Vec::with_capacity(table.hot.len() * width);
+    device.read(replicas, 0..table.hot.len() * width, &mut |own| values.extend_from_slice(own));
+    for (row, own) in table.hot.iter().zip(values.chunks_exact(width.max(1))) {
+        let slot = map.slot(*row);
+        if shard.rows.contains(&slot) {
+            device.write(field.stored(part), (slot - shard.rows.start) as usize * width, own);
+        }
+    }
 }
 
 /// Rows that are in both, if there are any.
@@ -135,6 +190,8 @@ fn runs<'a>(
 
 /// Which rows of a table this process holds.
 pub(crate) struct Holding<'a> {
+    /// Rows that all ranks have.
+    hot: &'a [u64],
     map: &'a RowMap,
     slots: Vec<Range<u64>>,
 }
@@ -142,24 +199,27 @@ pub(crate) struct Holding<'a> {
 impl<'a> Holding<'a> {
     /// Those of which it has some of these columns.
     pub(crate) fn new(ranks: &'a [Env], field: &Field, columns: &Range<usize>) -> Self {
-        let own = shards(&ranks[0].schedule.tables[field.table], ranks.iter().enumerate());
+        let table = &ranks[0].schedule.tables[field.table];
+        let own = shards(table, ranks.iter().enumerate());
         let own = own.filter(|(_, part, shard)| {
             let has = field.columns(*part, shard);
             has.start.max(columns.start) < has.end.min(columns.end)
         });
-        Self { map: &ranks[0].maps[field.table], slots: own.map(|(.., shard)| shard.rows).collect() }
+        let slots = own.map(|(.., shard)| shard.rows).collect();
+        Self { hot: &table.hot, map: &ranks[0].maps[field.table], slots }
     }
 
     /// Whether some of these rows are, or may be.
     pub(crate) fn some(&self, rows: &Range<u64>) -> bool {
         let here = |slots: &Range<u64>| !self.map.is_range() || common(slots, rows).is_some();
-        self.slots.iter().any(here)
+        let first = self.hot.partition_point(|hot| *hot < rows.start);
+        self.hot.get(first).is_some_and(|hot| *hot < rows.end) || self.slots.iter().any(here)
     }
 
     /// Whether a row is.
     pub(crate) fn has(&self, row: u64) -> bool {
         let slot = if self.map.is_range() { row } else { self.map.slot(row) };
-        self.slots.iter().any(|slots| slots.contains(&slot))
+        self.hot.binary_search(&row).is_ok() || self.slots.iter().any(|slots| slots.contains(&slot))
     }
 }
 
@@ -276,16 +336,21 @@ pub(crate) fn write<D: Device>(
     let rows = first..first + (values.len() / width) as u64;
     let whole = &ranks[0].schedule.tables[field.table];
     let mut own_columns = Vec::new();
-    for (rank, part, shard) in shards(whole, ranks.iter().enumerate()) {
+    for (rank, part, shard) in shards_of(whole, ranks.iter().enumerate(), 0..whole.shards() as usize) {
         let columns = field.columns(part, &shard);
         let both = columns.start.max(given.start)..columns.end.min(given.end);
         if both.is_empty() {
             continue;
         }
         let taken = both.start - given.start..both.end - given.start;
-        for (own, slot) in runs(&ranks[rank].maps[field.table], &shard, &rows) {
+        let is_hot = whole.is_hot(part as u32);
+        let map = &ranks[rank].maps[field.table];
+        let owned = (!is_hot).then(|| runs(map, &shard, &rows)).into_iter().flatten();
+        let owned = owned.map(|(own, slot)| (own, (slot - shard.rows.start) as usize));
+        let replicas = is_hot.then(|| hot(whole, &rows)).into_iter().flatten();
+        for (own, at) in owned.chain(replicas.map(|(row, at)| (row..row + 1, at))) {
             let block = &values[(own.start - first) as usize * width..(own.end - first) as usize * width];
-            let at = (slot - shard.rows.start) as usize * columns.len();
+            let at = at * columns.len();
             if columns == *given {
                 devices[rank].write(field.stored(part), at, block);
             } else if both == columns {

@@ -32,6 +32,10 @@ impl Subject<'_> {
         let e = self.number;
         Ok(Extent::Symbol(class.map_or(Symbol::Received(e), |c| Symbol::ReceivedClass(e, way, c))))
     }
+    /// All entries that rows are for and gradients of: those sent, unless it has a share of some.
+    pub(super) fn listed(&self) -> Extent {
+        Extent::Symbol(Symbol::Sent(self.of.list()))
+    }
     /// Entries that are asked for on behalf of others.
     pub(super) fn asked(&self) -> Extent {
         Extent::Symbol(Symbol::Asked(self.of.entries))

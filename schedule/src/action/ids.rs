@@ -70,14 +70,23 @@ impl<'a> Entry<'a> for Unique<'a> {
     }
     fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let f = first_part(cx, *self.exchange)?;
-        let (n, extra) = (o.reads.len(), 2 + usize::from(f.uses()));
+        let each = 2 + usize::from(f.uses());
+        let shares = shares(cx, &f)?;
+        // With hot rows all entries, then those of each share.
+        let first = usize::from(f.of.shares.is_some());
+        let (n, extra) = (o.reads.len(), first + each * shares.len());
         o.count(n, n + extra)?;
         sequences(cx, n)?;
-        let sent = f.sent(Way::Forward, None)?;
-        o.write(0, id(sent, 1))?;
-        o.write(1, counts())?;
-        if f.uses() {
-            o.write(2, byte(sent, 2))?;
+        if first > 0 {
+            o.write(0, id(f.sent(Way::Forward, None)?, 1))?;
+        }
+        for (at, share) in (first..).step_by(each).zip(&shares) {
+            let sent = share.sent(Way::Forward, None)?;
+            o.write(at, id(sent, 1))?;
+            o.write(at + 1, counts())?;
+            if f.uses() {
+                o.write(at + 2, byte(sent, 2))?;
+            }
         }
         for (i, r) in o.reads.iter().enumerate() {
             match r {
@@ -98,6 +107,15 @@ impl<'a> Entry<'a> for Unique<'a> {
         }
         Ok(())
     }
+}
+
+/// The exchanges whose entries are found with one's: itself, or those that have a share of them.
+fn shares<'a>(cx: &Context<'a>, f: &Subject<'a>) -> Result<Vec<Subject<'a>>, Misfit> {
+    if f.of.of.is_some() {
+        return Err(Misfit::relation(format!("exchange {} has a share of another one's entries", f.number)));
+    }
+    let numbers = f.of.shares.map_or_else(|| vec![f.number], |shares| vec![shares.owned, shares.hot]);
+    numbers.into_iter().map(|e| subject(cx, e)).collect()
 }
 
 /// An exchange that sends its own entries.

@@ -114,22 +114,29 @@ impl<'a> Entry<'a> for Merge<'a> {
         let classes = self.classes;
         let f = subject(cx, *self.exchange)?;
         let narrow = cx.wire.rows != Element::Real;
-        if (classes.is_empty() && !narrow) || classes.windows(2).any(|w| w[0] >= w[1]) {
+        let shares = f.of.of.and_then(|list| cx.exchanges.get(list as usize)?.shares);
+        if (classes.is_empty() && !narrow && shares.is_none()) || classes.windows(2).any(|w| w[0] >= w[1]) {
             return Err(Misfit::NotRising("classes"));
         }
         let all = f.sent(Way::Forward, None)?;
-        if classes.is_empty() {
-            o.count(1, 1)?;
-            o.read(0, floats(cx.wire.rows, all, f.columns))?;
-            return o.write(0, real(all, f.columns));
+        let arrived = if classes.is_empty() { 1 } else { 2 * classes.len() };
+        // The first of all brings the hot rows.
+        let hot = shares.filter(|_| o.reads.len() > arrived);
+        o.count(arrived + usize::from(hot.is_some()), 1)?;
+        if let Some(shares) = hot {
+            let hot = subject(cx, shares.hot_of(f.of.part))?.sent(Way::Forward, None)?;
+            o.read(arrived, floats(cx.wire.rows, hot, f.columns))?;
         }
-        o.count(2 * classes.len(), 1)?;
+        if classes.is_empty() {
+            o.read(0, floats(cx.wire.rows, all, f.columns))?;
+            return o.write(0, real(f.listed(), f.columns));
+        }
         for (i, c) in classes.iter().enumerate() {
             let extent = f.sent(Way::Forward, Some(*c))?;
             o.read(2 * i, floats(cx.wire.rows, extent, f.columns))?;
             o.read(2 * i + 1, index(extent, 1))?;
         }
-        o.write(0, real(all, f.columns))
+        o.write(0, real(f.listed(), f.columns))
     }
 }
 
@@ -162,11 +169,11 @@ impl<'a> Entry<'a> for Split<'a> {
         let f = subject(cx, *self.exchange)?;
         let extent = f.sent(Way::Backward, class)?;
         // All of them as they are need nothing.
-        if class.is_none() && cx.wire.gradients == Element::Real {
+        if class.is_none() && cx.wire.gradients == Element::Real && f.of.of.is_none() {
             return Err(Misfit::NoClasses(*self.exchange));
         }
         o.count(1 + usize::from(class.is_some()), 1)?;
-        o.read(0, real(f.sent(Way::Backward, None)?, f.columns))?;
+        o.read(0, real(f.listed(), f.columns))?;
         if class.is_some() {
             o.read(1, index(extent, 1))?;
         }

@@ -130,6 +130,9 @@ actions! {
         /// tells in which window an entry is used first and last.
         /// `ids... (inputs or id buffers) -> entries (Id, U), counts (Count, W), uses? (Byte, U x 2), inverse... (Index,
         /// like each ids)`
+        /// Of a table with hot rows all entries, those of hot rows last, and then what is above of each share, of which the one
+        /// of hot rows has their numbers among these: `entries (Id, U), (entries, counts, uses?) of rows with owners,
+        /// (entries, counts, uses?) of hot rows, inverse...`.
         Unique {
             /// Exchange.
             exchange: u32,
@@ -244,6 +247,8 @@ actions! {
         /// Rows that arrived by class in the order of the entries; an addition puts them among those that are there,
         /// without one the rest becomes zero. Without classes all rows, which are f32 from then on, where they travel as
         /// something else. `for each class: rows, positions; or rows -> rows (U x columns)`
+        /// An exchange with a share of entries puts its rows among all that are listed, and the first of its merges those of hot
+        /// rows behind them: `..., hot rows (U of their exchange x columns) -> rows (U of the list x columns)`.
         Merge {
             /// Exchange.
             exchange: u32,
@@ -265,10 +270,11 @@ actions! {
             mode: PoolMode,
         },
         /// The gradients of a class, or all, as they travel. `grows (U x columns), positions? -> those (as many x columns)`
+        /// Those of a share are cut out of all that are listed (U of the list).
         Split {
             /// Exchange.
             exchange: u32,
-            /// Class of gradients; none: all, where they travel as something else than f32.
+            /// Class of gradients; none: all, where they travel as something else than f32 or are a share.
             class: Option<u32>,
         },
         /// Gradient dist. For each exchange

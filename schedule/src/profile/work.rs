@@ -127,8 +127,16 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
         self.table(e)?.sharding.owner(self.schedule.exchanges.get(e as usize)?.part)
     }
 
+    /// Whether all ranks have all rows of an exchange.
+    fn replicated(&self, e: u32) -> bool {
+        self.schedule.exchanges.get(e as usize).is_some_and(|x| x.replicated(&self.schedule.tables))
+    }
+
     /// Entries that an owner of an exchange's rows receives for each that a rank sends, of rows spread evenly.
     fn received(&self, e: u32) -> f64 {
+        if self.replicated(e) {
+            return self.ranks.into();
+        }
         match (self.owner(e), self.table(e).map(|t| &t.sharding), self.leg(e)) {
             (None, None | Some(Sharding::RowWise), _) => 1.0,
             // Of a relay those of its node, of an owner one relay of each.
@@ -155,7 +163,7 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
                 (Some(owner), _) => {
                     Load::Owner { rank: owner % self.ranks, each, times: self.received(e), asking }
                 }
-                (None, Some(table)) if table.sharding == Sharding::RowWise => {
+                (None, Some(table)) if table.sharding == Sharding::RowWise && !self.replicated(e) => {
                     match rows.map(|rows| (rows.owners_of(table, self.ranks), rows)) {
                         Some((Some(owners), _)) => Load::Owners { loads: self.places(e, owners), asking },
                         // Who is busiest is not known: the same rank for all.

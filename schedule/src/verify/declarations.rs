@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
 use crate::attribute::Way;
-use crate::model::{DenseOptimizer, Duration, Init, InputKind, Leg, Sharding, SparseOptimizer, Table};
+use fs_workload::placement::MOST_HOT;
+
+use crate::model::{
+    DenseOptimizer, Duration, Exchange, Init, InputKind, Leg, Sharding, SparseOptimizer, Table,
+};
 use crate::operand::Element;
 use crate::program::{FORMAT, Schedule, VERSION};
 use crate::reuse::Reuse;
@@ -223,6 +227,24 @@ fn sharding(s: &Schedule, t: &Table, r: &mut Report) {
     } else if let Err(e) = t.row_map(s.ranks) {
         r.fail("sharding", format!("table `{}`: {e}", t.name));
     }
+    hot(t, r);
+}
+
+/// Hot rows are some of a table whose rows have owners, each once.
+fn hot(t: &Table, r: &mut Report) {
+    let Some(last) = t.hot.last() else { return };
+    let rises = t.hot.windows(2).all(|pair| pair[0] < pair[1]) && *last < t.rows;
+    r.check(rises && t.hot.len() <= MOST_HOT, "sharding", || {
+        format!(
+            "table `{}` has {} hot rows, which must rise, be below {} and be at most {MOST_HOT}",
+            t.name,
+            t.hot.len(),
+            t.rows
+        )
+    });
+    r.check(t.sharding != Sharding::DataParallel, "sharding", || {
+        format!("table `{}` has hot rows, but every rank has all of them", t.name)
+    });
 }
 
 fn exchanges(s: &Schedule, r: &mut Report) {
@@ -233,21 +255,28 @@ fn exchanges(s: &Schedule, r: &mut Report) {
             r.fail("tables", format!("exchange {i} is of table {}, there are {}", e.table, s.tables.len()));
             continue;
         };
-        r.check(e.part < table.sharding.parts(), "exchanges", || {
+        shares(s, i, e, r);
+        r.check(e.part < table.shards(), "exchanges", || {
             format!("exchange {i} is of part {} of table `{}`", e.part, table.name)
         });
+        // What lists entries moves none.
+        if e.shares.is_some() {
+            continue;
+        }
         // Those between nodes are known by the one that names them.
         let between = e.leg.within().is_some();
         let twice = if between { None } else { found.insert((e.table, e.part), i) };
         r.check(twice.is_none(), "exchanges", || format!("exchange {i} moves the rows of another one"));
         let first = s.exchanges.get(e.entries as usize);
         let alike = first.is_some_and(|f| {
-            let of = |x: &crate::model::Exchange| (x.table, x.unique, x.lookahead, x.windows, x.folded);
+            let of = |x: &Exchange| (x.table, x.unique, x.lookahead, x.windows, x.folded);
             let same = of(f) == of(e) && f.leg.between().is_some() == e.leg.between().is_some();
             // Relays of parts are different ranks, so each asks for itself.
+            // Of parts with owners and of hot rows the first each.
+            let part = if table.is_hot(e.part) { table.sharding.parts() } else { 0 };
             let first =
-                if between { e.entries as usize == i } else { f.part == 0 && f.leg.within().is_none() };
-            same && first && (between || e.part > 0 || e.entries as usize == i)
+                if between { e.entries as usize == i } else { f.part == part && f.leg.within().is_none() };
+            same && first && f.of == e.of && (between || e.part > part || e.entries as usize == i)
         });
         r.check(alike, "exchanges", || {
             format!(
@@ -293,7 +322,7 @@ fn exchanges(s: &Schedule, r: &mut Report) {
         }
     }
     for (&(t, part), i) in &found {
-        let parts = s.tables.get(t as usize).map_or(1, |t| t.sharding.parts());
+        let parts = s.tables.get(t as usize).map_or(1, Table::shards);
         // Checked from the first part only, which every other one refers to.
         let missing = (part == 0).then(|| (0..parts).find(|p| !found.contains_key(&(t, *p)))).flatten();
         if let Some(p) = missing {
@@ -302,8 +331,50 @@ fn exchanges(s: &Schedule, r: &mut Report) {
     }
 }
 
+/// Entries of a table with hot rows are listed by one exchange, of which one for the owners of each part and one for hot rows have
+/// shares.
+fn shares(s: &Schedule, i: usize, e: &Exchange, r: &mut Report) {
+    let table = s.tables.get(e.table as usize);
+    let hot = table.is_some_and(|t| !t.hot.is_empty());
+    let parts = table.map_or(0, |t| t.sharding.parts());
+    let get = |e: u32| s.exchanges.get(e as usize);
+    let alike = |x: &Exchange| {
+        let of = |x: &Exchange| (x.table, x.unique, x.lookahead, x.windows);
+        of(x) == of(e) && x.shares.is_none() && !x.folded && x.of == Some(i as u32)
+    };
+    if let Some(shares) = e.shares {
+        let owned = get(shares.owned).is_some_and(|x| alike(x) && x.part == 0 && x.leg.within().is_none());
+        let of_part = |part: u32| {
+            let x = get(shares.hot_of(part));
+            x.is_some_and(|x| alike(x) && x.part == parts + part && x.leg.is_whole())
+        };
+        let replicas = (0..parts).all(of_part);
+        let itself =
+            e.of.is_none() && e.part == 0 && e.leg.is_whole() && e.entries as usize == i && !e.folded;
+        r.check(hot && owned && replicas && itself, "exchanges", || {
+            format!(
+                "exchange {i} lists entries of hot rows and of others, so it must be of a table that has some and name an \
+                 exchange of its first part and those of the hot rows of its parts, of the same rows, lookahead and windows"
+            )
+        });
+        return;
+    }
+    // Relays ask for what their ranks ask them for.
+    r.check(e.of.is_some() == (hot && e.leg.within().is_none()), "exchanges", || {
+        format!(
+            "exchange {i} must have a share of another one's entries if its table has hot rows, and else none"
+        )
+    });
+    let Some(list) = e.of else { return };
+    let named = get(list).and_then(|x| x.shares);
+    let named = named.is_some_and(|shares| [shares.owned, shares.hot].contains(&e.entries));
+    r.check(named, "exchanges", || {
+        format!("exchange {i} has a share of the entries of exchange {list}, which does not name it")
+    });
+}
+
 /// An exchange with relays is two that name each other, of one table's rows.
-fn legs(s: &Schedule, i: usize, e: &crate::model::Exchange, r: &mut Report) {
+fn legs(s: &Schedule, i: usize, e: &Exchange, r: &mut Report) {
     let other = match e.leg {
         Leg::Whole => return,
         Leg::Within { between } => between,

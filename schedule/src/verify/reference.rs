@@ -155,7 +155,9 @@ fn of_model(action: &Action) -> bool {
 
 /// The exchange that moves a table's entries.
 fn entries(s: &Schedule, table: u32) -> Option<u32> {
-    let asks = |e: &crate::model::Exchange| e.table == table && e.part == 0 && e.leg.within().is_none();
+    let asks = |e: &crate::model::Exchange| {
+        e.table == table && e.part == 0 && e.leg.within().is_none() && e.of.is_none()
+    };
     s.exchanges.iter().position(asks).map(|e| e as u32)
 }
 

@@ -110,9 +110,12 @@ impl Evaluation<'_> {
             1 => o.reals(0, rank)?.to_vec(),
             _ => vec![vec![f32::NAN; width]; requests.len()],
         };
+        let list = self.terms.entries_of(list).ok_or_else(|| o.wrong("no entries"))?;
+        let places = self.places_among_all(list, o, rank)?;
         for i in (odd..o.parts.len()).step_by(2) {
             for (row, at) in o.reals(i, rank)?.iter().zip(o.positions(i + 1, rank)?) {
-                let place = rows.get_mut(at[0]).ok_or_else(|| o.wrong("a position is out of range"))?;
+                let at = places.as_ref().map_or(Ok(at[0]), |places| o.picked(places, at[0]).copied())?;
+                let place = rows.get_mut(at).ok_or_else(|| o.wrong("a position is out of range"))?;
                 place.clone_from(row);
             }
         }

@@ -11,9 +11,10 @@ use crate::distribution::build::classes_of;
 /// Who has which class of gradients.
 pub(super) fn plan(g: &mut Generator<'_>, tables: &[&Lowering]) -> Result<(), PassError> {
     tell_apart(g, tables, Way::Backward)?;
-    // Of a replicated table every rank knows all rows: it classifies those that it sends and those that it receives.
-    for l in tables.iter().filter(|l| l.dist.replicated) {
-        for classes in l.dist.parts.iter().filter_map(|p| p.updates.as_ref()) {
+    // Of replicated rows every rank knows all: it classifies those that it sends and those that it receives.
+    for l in tables {
+        let replicated = l.dist.parts.iter().chain(&l.dist.hot).filter(|p| p.own.is_some());
+        for classes in replicated.filter_map(|p| p.updates.as_ref()) {
             g.value(classes.of_rows.owner, &l.name)?;
             g.value(classes.of_rows.asker, &l.name)?;
             if let Some(list) = classes.lists.first() {
@@ -59,11 +60,12 @@ fn columns(g: &mut Generator<'_>, tables: &[&Lowering]) -> Result<(), PassError>
 /// Gradients of a class, or all: picked, sent, applied, each for all tables before the next.
 fn send(g: &mut Generator<'_>, tables: &[&Lowering], class: Option<u32>) -> Result<(), PassError> {
     let sums = tables.iter().filter_map(|l| Some((*l, l.sum?)));
-    let each: Vec<_> = sums.flat_map(|(l, s)| (0..l.dist.parts.len()).map(move |i| (l, s, i))).collect();
+    let each: Vec<_> = sums.flat_map(|(l, s)| l.dist.exchanges().map(move |i| (l, s, i))).collect();
     for (l, sum, i) in &each {
         let own = l.dist.to_send(&mut g.terms, *i, class, *sum)?;
         g.value(own, &l.name)?;
-        if class.is_none() {
+        // What is cut out is written as it leaves.
+        if class.is_none() && l.dist.hot.is_empty() {
             let part = &l.dist.parts[*i];
             let list = part.relay.as_ref().map_or(part.all.owner, |relay| relay.all.owner);
             g.leaving(own, list, &l.name)?;

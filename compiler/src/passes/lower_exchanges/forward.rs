@@ -32,7 +32,7 @@ pub(super) fn ask(g: &mut Generator<'_>, tables: &Tables) -> Result<(), PassErro
         }
     }
     for l in tables.values() {
-        for p in &l.dist.parts {
+        for p in l.dist.parts.iter().chain(&l.dist.hot) {
             g.value(p.all.owner, &l.name)?;
         }
     }
@@ -86,6 +86,9 @@ pub(super) fn fetch(g: &mut Generator<'_>, tables: &Tables, round: u32) -> Resul
         together(g, tables)?;
     }
     let apart: Vec<&Lowering> = tables.values().filter(|l| told_apart(l).is_some()).collect();
+    if round == 0 {
+        hot(g, apart.iter().copied())?;
+    }
     for reuse in reuses(&apart).into_iter().filter(|reuse| round.is_multiple_of(reuse.each)) {
         for class in classes_of(reuse, Way::Forward, reuse.window(round)) {
             let chosen = || apart.iter().filter(|l| l.dist.reuse == Some(reuse)).flat_map(|l| each_part(l));
@@ -114,6 +117,7 @@ pub(super) fn fetch(g: &mut Generator<'_>, tables: &Tables, round: u32) -> Resul
 /// Lookup and output dist of tables whose rows travel together, or not at all.
 fn together(g: &mut Generator<'_>, tables: &Tables) -> Result<(), PassError> {
     let chosen = || tables.values().filter(|l| told_apart(l).is_none());
+    hot(g, chosen())?;
     for (l, i) in chosen().flat_map(each_part) {
         let y = l.dist.looked_up(&mut g.terms, i, None)?;
         g.value(y, &l.name)?;
@@ -123,13 +127,25 @@ fn together(g: &mut Generator<'_>, tables: &Tables) -> Result<(), PassError> {
         let z = l.dist.fetched(&mut g.terms, i, None)?;
         g.value(z, &l.name)?;
     }
-    for (l, i) in chosen().flat_map(each_part) {
+    // With hot rows they are put together.
+    for (l, i) in chosen().filter(|l| l.dist.hot.is_empty()).flat_map(each_part) {
         let z = l.dist.fetched(&mut g.terms, i, None)?;
         g.arrived(z, &l.name)?;
     }
     for l in chosen() {
         let rows = l.dist.rows(&mut g.terms, 0)?;
         g.value(rows, &l.name)?;
+    }
+    Ok(())
+}
+
+/// Lookups of hot rows, which are at home.
+fn hot<'l>(g: &mut Generator<'_>, tables: impl Iterator<Item = &'l Lowering>) -> Result<(), PassError> {
+    for l in tables {
+        for i in l.dist.exchanges().skip(l.dist.parts.len()) {
+            let rows = l.dist.looked_up(&mut g.terms, i, None)?;
+            g.value(rows, &l.name)?;
+        }
     }
     Ok(())
 }

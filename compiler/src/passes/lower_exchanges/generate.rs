@@ -70,18 +70,26 @@ pub(super) struct Generator<'a> {
     made: BTreeMap<Id, Made>,
     /// Gradients as they leave, where that is not as they are.
     left: BTreeMap<Id, ValueId>,
+    /// Of entries those with owners and those of hot rows.
+    shares: BTreeMap<Id, Vec<Id>>,
     /// What rows and gradients are on their way.
     wire: WirePrecision,
 }
 
 impl<'a> Generator<'a> {
     pub(super) fn new(e: Emitter<'a>, wire: WirePrecision) -> Self {
-        Self { e, terms: Terms::default(), made: BTreeMap::new(), left: BTreeMap::new(), wire }
+        let (made, left, shares) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { e, terms: Terms::default(), made, left, shares, wire }
     }
 
     /// A leaf is a value that is there.
     pub(super) fn bind(&mut self, leaf: Id, value: ValueId) {
         self.made.insert(leaf, Made::plain(value));
+    }
+
+    /// What `unique` gives with entries.
+    pub(super) fn share(&mut self, entries: Id, shares: &[Id]) {
+        self.shares.insert(entries, shares.to_vec());
     }
 
     /// The value of a term, which is written now if it has not been.
@@ -244,7 +252,9 @@ impl<'a> Generator<'a> {
                 let operands = vec![of[0].value, counts_of(of[1])?, counts_of(of[2])?];
                 self.rows("comm.all_to_all_rows", operands, self.grouped(id)?, id, scope)?
             }
-            Op::Split => {
+            Op::Split | Op::Cut => {
+                // Of all gradients of a share it says which.
+                let of = if node.op == Op::Cut { &of[..1] } else { &of[..] };
                 let operands = of.iter().map(|m| m.value).collect();
                 self.rows("comm.split", operands, self.single(id)?, id, scope)?
             }
@@ -265,6 +275,14 @@ impl<'a> Generator<'a> {
                 let value = self.e.emit("comm.merge", operands, attrs, &[self.real(id)?], scope)[0];
                 self.e.add_into(of.first().filter(|_| odd == 1).map(|m| m.value));
                 Made::plain(value)
+            }
+            Op::Unite => {
+                let (lists, hot) = (&node.children[..of.len() - 2], of[of.len() - 2]);
+                let classes = lists.iter().skip(1).step_by(2).filter_map(|list| self.terms.class(*list));
+                let mut attrs = self.single(id)?;
+                attrs.insert("classes".into(), Attr::List(classes.map(|c| Attr::Int(c.into())).collect()));
+                let operands = of[..lists.len()].iter().chain([&hot]).map(|m| m.value).collect();
+                Made::plain(self.e.emit("comm.merge", operands, attrs, &[self.real(id)?], scope)[0])
             }
             Op::Concat => {
                 let operands = of.iter().map(|m| m.value).collect();
@@ -292,9 +310,18 @@ impl<'a> Generator<'a> {
         let node = self.terms.node(id).clone();
         let uses = matches!(node.op, Op::Entries { uses: true, .. });
         let sent = self.extent(id)?;
-        let mut types: Vec<Type> = vec![id_matrix(sent, 1).into(), counts().into()];
-        if uses {
-            types.push(byte(sent, 2));
+        let shares = self.shares.get(&id).cloned().unwrap_or_default();
+        let mut types: Vec<Type> = Vec::new();
+        if !shares.is_empty() {
+            types.push(id_matrix(sent, 1).into());
+        }
+        let first = types.len();
+        let sizes = shares.iter().map(|share| self.extent(*share)).collect::<Result<Vec<_>, _>>()?;
+        for sent in if shares.is_empty() { vec![sent] } else { sizes } {
+            types.extend([Type::from(id_matrix(sent, 1)), counts().into()]);
+            if uses {
+                types.push(byte(sent, 2));
+            }
         }
         let extra = types.len();
         for ids in &node.children {
@@ -306,7 +333,17 @@ impl<'a> Generator<'a> {
             let term = self.terms.add(Op::Inverse, &[id, *ids])?;
             self.made.insert(term, Made::plain(*inverse));
         }
-        Ok(Made { value: made[0], counts: Some(made[1]), uses: uses.then(|| made[2]) })
+        let of = |at: usize| Made {
+            value: made[at],
+            counts: Some(made[at + 1]),
+            uses: uses.then(|| made[at + 2]),
+        };
+        if shares.is_empty() {
+            return Ok(of(0));
+        }
+        self.made
+            .extend(shares.iter().zip((first..).step_by(2 + usize::from(uses))).map(|(s, at)| (*s, of(at))));
+        Ok(Made::plain(made[0]))
     }
 
     /// What a relay asks for, with the places of all that its node asks it for.

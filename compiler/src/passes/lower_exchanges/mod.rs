@@ -8,6 +8,8 @@
 //! - *row-wise, table-wise*: `all_to_all_ids`, `gather`, `all_to_all_rows`; back `all_to_all_grads`, `apply`.
 //! - *column-wise*: that for every part; parts after the first send the entries of the first. Rows are the concat of
 //!   what the parts send, gradients are split into the parts' columns.
+//! - *hot rows* of the others: those that follow are data-parallel, side by side with the rest. One `unique` finds the entries
+//!   of both; `merge` puts their rows together, `split` takes their gradients apart.
 //! - *data-parallel*: `all_gather_ids` tells every rank what all use, rows are looked up at home; back
 //!   `all_gather_grads`, and every rank applies everything.
 //!
@@ -183,7 +185,7 @@ fn lower_function(
     for (table, ids) in &sources.by_table {
         let updated = (trains && gradients.contains_key(table)).then_some(microbatches);
         let lowering = Lowering::build(&mut g, *table, ids, plan, updated, &mut declared)?;
-        for _ in &lowering.dist.parts {
+        for _ in lowering.dist.exchanges() {
             statistics.count("exchanges");
         }
         tables.insert(*table, lowering);

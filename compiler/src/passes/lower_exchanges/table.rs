@@ -50,7 +50,7 @@ impl Lowering {
             )));
         }
         let choice = plan.choice(&record.name, &record.sharding);
-        let exchanges = declared.parts(module, &record, number, &choice);
+        let (exchanges, listed) = declared.parts(module, &record, number, &choice);
         let (mut terms, mut by_value) = (Vec::new(), BTreeMap::new());
         for (round, list) in (0..).zip(ids) {
             for value in list {
@@ -62,8 +62,10 @@ impl Lowering {
                 by_value.insert((round, *value), id);
             }
         }
-        let dist = Distribution::build(&mut g.terms, number, &choice, &exchanges, &terms, updated)?;
-        for p in &dist.parts {
+        let dist =
+            Distribution::with_hot(&mut g.terms, number, &choice, (&exchanges, listed), &terms, updated)?;
+        g.share(dist.entries, &dist.shares);
+        for p in dist.parts.iter().chain(&dist.hot) {
             g.bind(p.shard, table);
         }
         Ok(Self { table, name: record.name, dim, dist, ids: by_value, sum: None })

@@ -27,6 +27,7 @@ use super::{OptionError, Options, PassError, Statistics, option};
 use crate::distribution::PerTable;
 use crate::ir::attr::typed;
 use crate::ir::{Attr, Attrs, Module, OpId, table_of};
+use fs_workload::placement::MOST_HOT;
 use load::Load;
 use owners::Owners;
 use rows::{Known, Wish};
@@ -112,6 +113,22 @@ pub enum PlacementError {
         /// The table's name.
         table: String,
     },
+    /// Hot rows of a table of which every rank has all.
+    #[error(
+        "table {table} has hot rows, but every rank has all of its rows: they are for tables whose rows have owners"
+    )]
+    NoOwners {
+        /// The table's name.
+        table: String,
+    },
+    /// More hot rows than a schedule lists.
+    #[error("table {table}: {hot} hot rows, the most is {MOST_HOT}")]
+    ManyHot {
+        /// The table's name.
+        table: String,
+        /// As asked for.
+        hot: u32,
+    },
     /// A law of ids that cannot be.
     #[error("table {table}: {law}")]
     Law {
@@ -149,11 +166,13 @@ pub(super) fn run(
         module.decls.iter().copied().filter(|id| module.op(*id).def.name == "model.table").collect();
     ask(module, &ops, &option(options, "sharding")?.unwrap_or_default())?;
     ask_rows(module, &ops, &option(options, "placement")?.unwrap_or_default())?;
+    let hot: PerTable<u32> = option(options, "hot")?.unwrap_or_default();
+    known("hot", &names(module, &ops), &hot)?;
     let tables: Vec<Table> = ops.iter().map(|id| table_of(module.op(*id))).collect::<Result<_, _>>()?;
     let asked: Vec<Asked> = ops.iter().map(|id| Asked::of(module.op(*id).attrs.get("sharding"))).collect();
     let loads = load::expect(module, &tables, f64::from(ranks));
     let laws: Vec<_> = loads.iter().map(|l| l.law).collect();
-    let known = Known::take(module, ranks, &laws)?;
+    let rows_known = Known::take(module, ranks, &laws)?;
     let rows = typed::<Settings>(&module.attrs, "settings").map_or(Element::Real, |s| s.wire.rows);
     if let Some(t) = tables.iter().find(|t| !columns::fits(t, rows)) {
         return Err(PlacementError::Blocks { table: t.name.clone(), columns: t.dim }.into());
@@ -172,14 +191,24 @@ pub(super) fn run(
     for (i, ((id, table), (sharding, mut reason))) in ops.into_iter().zip(&tables).zip(placed).enumerate() {
         let wish = Wish::of(module.op(id).attrs.get("placement"))?;
         let (rows, why) = match sharding {
-            Sharding::RowWise => known.place(i, table, wish)?,
+            Sharding::RowWise => rows_known.place(i, table, wish)?,
             _ if matches!(wish, Wish::Open | Wish::Placed(RowPlacement::Range)) => Default::default(),
             _ => {
                 let sharding = name(&sharding);
                 return Err(PlacementError::NoRows { table: table.name.clone(), sharding }.into());
             }
         };
-        if !why.is_empty() {
+        let (hot, hot_why) = match hot.get(&table.name).copied() {
+            None | Some(0) => Default::default(),
+            Some(_) if sharding == Sharding::DataParallel => {
+                return Err(PlacementError::NoOwners { table: table.name.clone() }.into());
+            }
+            Some(hot) if hot as usize > MOST_HOT => {
+                return Err(PlacementError::ManyHot { table: table.name.clone(), hot }.into());
+            }
+            Some(most) => rows_known.hottest(i, table, most)?,
+        };
+        for why in [why, hot_why].iter().filter(|why| !why.is_empty()) {
             reason = format!("{reason}; {why}");
         }
         match &rows {
@@ -193,6 +222,12 @@ pub(super) fn run(
             attrs.remove("placement");
         } else {
             attrs.insert("placement".into(), Attr::from(&rows));
+        }
+        if hot.is_empty() {
+            attrs.remove("hot");
+        } else {
+            attrs.insert("hot".into(), Attr::from(&hot));
+            statistics.count("with hot rows");
         }
         statistics.count(name(&sharding));
         module.op_mut(id).attrs.insert("sharding".into(), Attr::from(&sharding));
@@ -238,7 +273,7 @@ fn names(module: &Module, ops: &[OpId]) -> Vec<String> {
 }
 
 /// Fails if an option names a table that there is not.
-fn known(option: &'static str, names: &[String], asked: &PerTable<String>) -> Result<(), PassError> {
+fn known<T>(option: &'static str, names: &[String], asked: &PerTable<T>) -> Result<(), PassError> {
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     match asked.unknown(&known) {
         Some(name) => Err(OptionError::NoTable { option, table: name.into() }.into()),

@@ -140,13 +140,38 @@ impl<'a> Known<'a> {
         }
         let (ids, draws) = self.laws.get(number).copied().flatten()?;
         let law = RowLaw::new(ids, table.rows);
-        let requests = Requests { ids, law: &law, draws, unique: self.unique };
+        let requests = Requests { ids, law: &law, draws, unique: self.unique, hot: 0 };
         let of = |placement| {
             let map = RowMap::new(&placement, table.rows, self.ranks.into()).ok()?;
             let shared = Table { sharding: fs_schedule::Sharding::RowWise, ..table.clone() };
             Some(busiest(&requests.loads(&shared, &map, self.ranks)?))
         };
         Some((of(RowPlacement::Range)?, of(RowPlacement::Hashed)?))
+    }
+
+    /// So many of the rows that are asked for most, rising, and why; fewer, if no more are known.
+    pub(super) fn hottest(
+        &self,
+        number: usize,
+        table: &Table,
+        most: u32,
+    ) -> Result<(Vec<u64>, String), PassError> {
+        let most = (most as usize).min(MOST_HOT);
+        let (mut hot, by): (Vec<u64>, _) = if let Some(counted) = self.counted.get(&table.name) {
+            let mut rows = counted.hot.clone();
+            rows.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            (rows.into_iter().map(|row| row.0).filter(|row| *row < table.rows).collect(), "counted")
+        } else if let Some((ids, _)) = self.laws.get(number).copied().flatten() {
+            let sampler = IdSampler::new(ids, table.rows, self.seed, number as u32)
+                .map_err(|law| PlacementError::Law { table: table.name.clone(), law })?;
+            ((0..table.rows.min(most as u64)).map(|rank| sampler.row(rank)).collect(), "expected")
+        } else {
+            return Err(PlacementError::Uncounted { table: table.name.clone() }.into());
+        };
+        hot.truncate(most);
+        hot.sort_unstable();
+        let reason = format!("{} hot rows on every rank, by {by} requests", hot.len());
+        Ok((hot, reason))
     }
 
     /// Deals the rows that are asked for most.

@@ -18,6 +18,7 @@ use super::owners::{by_owner, span, spans, sum};
 use super::pieces::{Pieces, Stop, check};
 use super::{Call, Fault, all_reduce, asked, balance, carry, rank_items};
 use crate::device::Inbox;
+use crate::device::shards::shard_of;
 use crate::transport::{HostOutbox, Widths};
 
 /// What a collective moves.
@@ -375,7 +376,8 @@ fn drain_ids<T: Real>(
     }
     if everyone {
         // Gradients of a row stay together: their class follows from its last use by any rank.
-        let shard = c.exchange(exchange)?.1.rows as usize;
+        let (plan, table) = c.exchange(exchange)?;
+        let shard = shard_of(table, plan.part, c.env.ranks) as usize;
         c.touches(Effect::WritesUses);
         let mut last = c.last_uses(exchange).lock();
         let mut work = c.work.lock();

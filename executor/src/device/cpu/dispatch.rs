@@ -21,7 +21,7 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         Action::Positions { exchange, way } => sparse::positions(c, *exchange, *way),
         Action::Gather { exchange, class } => sparse::gather(c, *exchange, *class),
         Action::Merge { classes, .. } => sparse::merge(c, classes.len()),
-        Action::Split { class, .. } => sparse::split(c, *class),
+        Action::Split { exchange, class } => sparse::split(c, *exchange, *class),
         Action::Expand => sparse::expand(c),
         Action::ExpandGrad => sparse::expand_grad(c),
         Action::Pool { mode } => sparse::pool(c, *mode),

@@ -153,7 +153,7 @@ impl<T: Real> Cpu<T> {
         let Env { schedule, rank, ranks, seed, .. } = env;
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
         let shards = |(t, map): (&fs_schedule::Table, &fs_schedule::RowMap)| {
-            let parts = 0..t.sharding.parts();
+            let parts = 0..t.shards();
             let shard = |part| {
                 let of = (*rank, *ranks);
                 let own =
@@ -168,7 +168,7 @@ impl<T: Real> Cpu<T> {
         };
         let last_uses = || schedule.exchanges.iter().map(|_| Mutex::default()).collect();
         let pictures =
-            |t: &fs_schedule::Table| (0..t.sharding.parts()).map(|_| picture::Picture::default()).collect();
+            |t: &fs_schedule::Table| (0..t.shards()).map(|_| picture::Picture::default()).collect();
         Ok(Self {
             arena: arena::Arena::new(programs),
             pictures: schedule.tables.iter().map(pictures).collect(),

@@ -51,7 +51,10 @@ impl Rails {
 
     fn exchange(to: &[u32], slots: &mut [i64], each: i64) {
         for slot in slots {
-            *slot = i64::from(to[(*slot / each) as usize]) * each + *slot % each;
+            // What no owner has stays what it is.
+            if let Some(to) = to.get((*slot / each) as usize) {
+                *slot = i64::from(*to) * each + *slot % each;
+            }
         }
     }
 }

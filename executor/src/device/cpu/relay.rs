@@ -30,7 +30,7 @@ pub(super) fn unique_asked<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fa
     let n = unique.ids.len();
     c.learn(Symbol::Sent(exchange), n);
     c.write_ids(0)?.slice().copy_from_slice(&unique.ids);
-    tell(c, plan, table, None, unique)?;
+    tell(c, (plan, table), None, &unique.counts, 1)?;
     if with_uses {
         let uses = c.read_bytes(2)?;
         let uses = uses.slice()?;

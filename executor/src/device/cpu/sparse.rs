@@ -1,11 +1,10 @@
 //! Ids and rows: deduplication, lookup, classes of reuse distance, expansion, pooling.
 
+use fs_kernels::elementwise;
 use fs_kernels::embedding::{self, Pool};
 use fs_kernels::partition::{self, Classes, Uses};
 use fs_kernels::random::negatives;
-use fs_kernels::unique::{
-    Unique, bucketize_by_owner, occurrences_by_owner, unique_by_owner, uses_of_entries,
-};
+use fs_kernels::unique::{bucketize_by_owner, occurrences_by_owner, unique_by_owner, uses_of_entries};
 use fs_kernels::{Mat, Real, Write};
 use fs_schedule::action::Effect;
 use fs_schedule::reuse::Reuse;
@@ -17,7 +16,7 @@ use super::pieces::check;
 use super::rails::Rails;
 use super::{Call, Fault, Work, dense};
 use crate::data::share::Column;
-use crate::device::shards::rows_per_rank;
+use crate::device::shards::{rows_per_rank, shard_of};
 
 pub(super) fn draw_negatives<T: Real>(
     c: &Call<T>,
@@ -33,16 +32,25 @@ pub(super) fn draw_negatives<T: Real>(
 }
 
 pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
-    let (plan, table) = c.exchange(exchange)?;
+    let (list, table) = c.exchange(exchange)?;
     let ranks = c.env.ranks;
+    let plan = match list.shares {
+        Some(shares) => c.exchange(shares.owned)?.0,
+        None => list,
+    };
     // Without several owners all entries are one group, given to the one owner (or kept).
     let (rows, owners) = match &table.sharding {
         Sharding::RowWise => (rows_per_rank(table.rows, ranks), ranks),
         _ => (table.rows, 1),
     };
-    // After entries and counts come the uses, if there are any, then an inverse for each read operand.
-    let with_uses = c.op.writes.len() > c.op.reads.len() + 2;
-    let inverses = 2 + usize::from(with_uses);
+    // Hot rows are behind all that owners have, as if more owners had them.
+    let hot = list.shares.and_then(|_| c.env.hot[plan.table as usize].as_ref());
+    let replicas = if hot.is_some() { (table.hot.len() as u64).div_ceil(rows.max(1)) as usize } else { 0 };
+    let behind = (rows as usize).saturating_mul(owners);
+    // All entries, if there are shares of them. Then entries and counts of each, the uses, if there are any, then an inverse for each
+    // read operand.
+    let found = Found::of(list, c.op.reads.len(), c.op.writes.len());
+    let (with_uses, inverses) = (found.uses, found.inverses());
     // Buffers stay locked while their ids are read.
     let mut buffers: Few<Option<Read<i64>>> = Few::new();
     let mut features: Few<&[i64]> = Few::new();
@@ -59,18 +67,26 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         });
     }
     let mut work = c.work.lock();
-    let Work { unique, counts: boundaries, slots, .. } = &mut *work;
+    let Work { unique, counts: boundaries, slots, uses, .. } = &mut *work;
     let out_of_range = |id: i64| Fault::IdOutOfRange { id, table: table.name.clone(), rows: table.rows };
     let map = &c.env.maps[plan.table as usize];
     let mut placed: Few<&[i64]> = Few::new();
     // Of several owners, those that one relay stands for are asked one after the other.
     let rails = (owners > 1 && plan.leg.between().is_some()).then_some(&c.cpu.rails);
-    let features = if map.is_range() && rails.is_none() {
+    let features = if map.is_range() && rails.is_none() && hot.is_none() {
         features.as_slice()
     } else {
         // From here on rows are called by their slots; what is learnt of them is the same.
         slots.clear();
         features.iter().try_for_each(|ids| map.slots(ids, table.rows, slots)).map_err(out_of_range)?;
+        if let Some(hot) = hot {
+            let ids = features.iter().flat_map(|ids| ids.iter());
+            for (slot, id) in slots.iter_mut().zip(ids) {
+                if let Some(number) = hot.number(*id as u64) {
+                    *slot = behind as i64 + number as i64;
+                }
+            }
+        }
         if let Some(rails) = rails {
             rails.by_relay(slots, rows as i64);
         }
@@ -82,25 +98,48 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         }
         placed.as_slice()
     };
-    let found = match (plan.unique, plan.folded) {
-        (true, _) => unique_by_owner(features, rows as usize, owners, unique),
-        (false, true) => occurrences_by_owner(features, rows as usize, owners, unique),
-        (false, false) => bucketize_by_owner(features, rows as usize, owners, unique),
+    let listed = match (plan.unique, plan.folded) {
+        (true, _) => unique_by_owner(features, rows as usize, owners + replicas, unique),
+        (false, true) => occurrences_by_owner(features, rows as usize, owners + replicas, unique),
+        (false, false) => bucketize_by_owner(features, rows as usize, owners + replicas, unique),
     };
-    found.map_err(|e| out_of_range(e.id))?;
+    listed.map_err(|e| out_of_range(e.id))?;
     if let Some(rails) = rails {
         rails.by_owner(&mut unique.ids, rows as i64);
     }
-    if let Some(id) = unique.ids.iter().find(|id| **id as u64 >= table.rows) {
+    let owned: usize = unique.counts[..owners].iter().sum();
+    let (with_owners, of_all) = unique.ids.split_at(owned);
+    if let Some(id) = with_owners.iter().find(|id| **id as u64 >= table.rows) {
         return Err(out_of_range(*id));
     }
     c.learn(Symbol::Sent(exchange), unique.ids.len());
-    c.write_ids(0)?.slice().copy_from_slice(&unique.ids);
-    tell(c, plan, table, rails, unique)?;
+    if let Some(shares) = list.shares {
+        c.learn(Symbol::Sent(shares.owned), owned);
+        c.learn(Symbol::Sent(shares.hot), of_all.len());
+        c.write_ids(0)?.slice().copy_from_slice(&unique.ids);
+        let at = found.at(1);
+        for (entry, slot) in c.write_ids(at)?.slice().iter_mut().zip(of_all) {
+            *entry = slot - behind as i64;
+        }
+        let mut counts = c.write_counts(at + 1)?;
+        let counts = counts.slice();
+        check("ranks", counts.len(), ranks)?;
+        counts.fill(0);
+        counts[c.env.rank] = of_all.len() as u64;
+    }
+    let at = found.at(0);
+    c.write_ids(at)?.slice().copy_from_slice(with_owners);
+    tell(c, (plan, table), rails, &unique.counts[..owners], at + 1)?;
     if with_uses {
         bound(c, exchange, features, boundaries)?;
-        let mut uses = c.write_bytes(2)?;
-        uses_of_entries(&unique.inverse, boundaries, unique.ids.len(), uses.slice());
+        uses.clear();
+        uses.resize(2 * unique.ids.len(), 0);
+        uses_of_entries(&unique.inverse, boundaries, unique.ids.len(), uses);
+        let (with_owners, of_all) = uses.split_at(2 * owned);
+        c.write_bytes(at + 2)?.slice().copy_from_slice(with_owners);
+        if list.shares.is_some() {
+            c.write_bytes(found.at(1) + 2)?.slice().copy_from_slice(of_all);
+        }
     }
     let mut inverse = unique.inverse.as_slice();
     for (i, ids) in features.iter().enumerate() {
@@ -111,25 +150,52 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Where `unique` puts what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    /// With the windows that use each entry first and last.
+    pub uses: bool,
+    shares: bool,
+}
+
+impl Found {
+    /// Of an operation on the entries of an exchange, with so many operands and results.
+    pub(crate) fn of(list: &Exchange, reads: usize, writes: usize) -> Self {
+        let shares = list.shares.is_some();
+        let plain = if shares { 5 } else { 2 };
+        Self { uses: writes > reads + plain, shares }
+    }
+
+    /// Entries of a share, behind which stand their counts, then their uses.
+    pub(crate) fn at(self, share: usize) -> usize {
+        usize::from(self.shares) + share * (2 + usize::from(self.uses))
+    }
+
+    /// The first list of places.
+    pub(crate) fn inverses(self) -> usize {
+        self.at(1 + usize::from(self.shares))
+    }
+}
+
 /// How many of the entries go to which rank.
 pub(super) fn tell<T: Real>(
     c: &Call<T>,
-    plan: &Exchange,
-    table: &Table,
+    (plan, table): (&Exchange, &Table),
     rails: Option<&Rails>,
-    unique: &Unique,
+    found: &[usize],
+    position: usize,
 ) -> Result<(), Fault> {
-    let mut counts = c.write_counts(1)?;
+    let mut counts = c.write_counts(position)?;
     let counts = counts.slice();
     check("ranks", counts.len(), c.env.ranks)?;
     counts.fill(0);
     if table.sharding == Sharding::RowWise {
-        for (place, n) in unique.counts.iter().enumerate() {
+        for (place, n) in found.iter().enumerate() {
             counts[rails.map_or(place, |rails| rails.relay(place))] += *n as u64;
         }
     } else {
         let of = asked_of(c, plan, table)?.unwrap_or(c.env.rank);
-        counts[of] = unique.ids.len() as u64;
+        counts[of] = found.iter().sum::<usize>() as u64;
     }
     Ok(())
 }
@@ -175,10 +241,7 @@ pub(crate) fn reuse<T: Real>(c: &Call<T>, exchange: u32) -> Result<Reuse, Fault>
 pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result<(), Fault> {
     let reuse = reuse(c, exchange)?;
     let (plan, table) = c.exchange(exchange)?;
-    let shard = match table.sharding {
-        Sharding::RowWise => rows_per_rank(table.rows, c.env.ranks),
-        _ => table.rows,
-    } as usize;
+    let shard = shard_of(table, plan.part, c.env.ranks) as usize;
     let each = 1 + usize::from(reuse.windows > 1);
     let history = reuse.history() as usize;
     let batches = 1 + history;
@@ -265,11 +328,26 @@ pub(super) fn gather<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) ->
 }
 
 pub(super) fn merge<T: Real>(c: &Call<T>, classes: usize) -> Result<(), Fault> {
-    if classes == 0 {
+    // The first merge of a share brings the hot rows, which are behind the others.
+    let arrived = if classes == 0 { 1 } else { 2 * classes };
+    let hot = if c.op.reads.len() > arrived { Some(c.read(arrived)?) } else { None };
+    if classes == 0 && hot.is_none() {
         return dense::copy(c);
     }
     let mut writes = c.write([0])?;
-    let (mut y, mode) = writes.first()?;
+    let (mut all, mode) = writes.first()?;
+    let mut owned = all.rows();
+    if let Some(hot) = &hot {
+        let hot = hot.mat();
+        owned = owned.checked_sub(hot.rows()).ok_or(Fault::NotTransfer)?;
+        elementwise::copy(hot, all.rows_range_mut(owned..owned + hot.rows()), Write::Set);
+    }
+    let mut y = all.rows_range_mut(0..owned);
+    if classes == 0 {
+        let rows = c.read(0)?;
+        elementwise::copy(rows.mat(), y, Write::Set);
+        return Ok(());
+    }
     let mut parts = Few::new();
     for i in 0..classes {
         parts.push((c.read(2 * i)?, c.read_indices(2 * i + 1)?));
@@ -284,13 +362,29 @@ pub(super) fn merge<T: Real>(c: &Call<T>, classes: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(super) fn split<T: Real>(c: &Call<T>, class: Option<u32>) -> Result<(), Fault> {
+pub(super) fn split<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) -> Result<(), Fault> {
+    let grows = c.read(0)?;
+    let own = share_of(c, exchange, grows.mat())?;
     if class.is_none() {
-        return dense::copy(c);
+        let mut writes = c.write([0])?;
+        let (y, mode) = writes.first()?;
+        elementwise::copy(own, y, mode);
+        return Ok(());
     }
-    let (grows, at) = (c.read(0)?, c.read_indices(1)?);
+    let at = c.read_indices(1)?;
     let at = at.slice()?;
-    c.produce([0], |[y]| embedding::gather(grows.mat(), at, y))
+    c.produce([0], |[y]| embedding::gather(own, at, y))
+}
+
+/// Of gradients of all entries those of an exchange's share; all, if it has none.
+fn share_of<'m, T: Real>(c: &Call<T>, exchange: u32, all: Mat<'m, T>) -> Result<Mat<'m, T>, Fault> {
+    let (plan, table) = c.exchange(exchange)?;
+    if plan.of.is_none() {
+        return Ok(all);
+    }
+    let n = c.batch.share.size(Symbol::Sent(plan.entries), c.op.site, None);
+    let rest = all.rows().checked_sub(n).ok_or(Fault::NotTransfer)?;
+    Ok(all.rows_range(if table.is_hot(plan.part) { rest..all.rows() } else { 0..n }))
 }
 
 pub(super) fn expand<T: Real>(c: &Call<T>) -> Result<(), Fault> {

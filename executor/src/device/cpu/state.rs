@@ -33,9 +33,9 @@ pub struct Shard<T> {
 /// Rows drawn at once where only some of their columns are kept.
 const DRAWN: usize = 256;
 
-/// Initial values of rows of a shard from `first` on, which is counted from its first row: as many as there is room for.
+/// Initial values of rows of a shard, or of that of hot rows, from `first` on, which is counted from its first row: as many as there is room for.
 pub(crate) fn initial_rows<T: Real>(
-    (table, map): (&Table, &RowMap),
+    (table, map, hot): (&Table, &RowMap, bool),
     shard: &shards::ShardRange,
     first: u64,
     seed: u64,
@@ -43,7 +43,14 @@ pub(crate) fn initial_rows<T: Real>(
 ) {
     let (init, key) = (table.init, RandomKey { seed, stream: table.stream, step: 0 });
     let (first, dim, whole) = (shard.rows.start + first, shard.columns.len(), table.dim as usize);
-    if !map.is_range() {
+    if hot {
+        // Rows of anywhere, of which some columns are kept.
+        let mut drawn = vec![T::ZERO; whole];
+        for (number, row) in (first as usize..).zip(out.chunks_exact_mut(dim.max(1))) {
+            fill(init, key, table.hot[number], whole, &mut drawn);
+            row.copy_from_slice(&drawn[shard.columns.clone()]);
+        }
+    } else if !map.is_range() {
         // Only row-wise tables are not, and their shards have whole rows.
         for (slot, row) in (first..).zip(out.chunks_exact_mut(dim.max(1))) {
             fill(init, key, map.row(slot), dim, row);
@@ -85,7 +92,7 @@ impl<T: Real> Shard<T> {
         // Before any of it is written: what is written takes memory for good.
         (shard.state1, shard.state2) = (Block::try_zeros(first)?, Block::try_zeros(second)?);
         let range = shards::ShardRange { rows: shard.rows.clone(), columns: shard.columns.clone() };
-        initial_rows((table, map), &range, 0, seed, &mut shard.values);
+        initial_rows((table, map, table.is_hot(part)), &range, 0, seed, &mut shard.values);
         Ok(shard)
     }
 

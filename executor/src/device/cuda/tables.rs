@@ -308,7 +308,13 @@ impl<D: Driver> Cuda<D> {
                 for first in (0..rows).step_by(each) {
                     let n = each.min(rows - first);
                     let own = &mut piece[..n * dim];
-                    initial_rows((table, &env.maps[t]), &shard, first as u64, env.seed, own);
+                    initial_rows(
+                        (table, &env.maps[t], table.is_hot(part)),
+                        &shard,
+                        first as u64,
+                        env.seed,
+                        own,
+                    );
                     let what = Stored::Table(t, part as usize, Values::Weights);
                     self.write_values(what, first * dim, own).map_err(lost)?;
                 }

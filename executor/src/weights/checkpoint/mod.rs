@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 pub(crate) mod best;
 pub(crate) mod blocks;
 pub(crate) mod folder;
+mod hot;
 mod list;
 pub(crate) mod lying;
 pub(crate) mod manifest;

@@ -13,6 +13,7 @@ use fs_schedule::Schedule;
 use parking_lot::Mutex;
 use safetensors::tensor::Dtype;
 
+use super::hot::Replicas;
 use super::manifest::{Part, Piece, Tensor};
 use super::shard::Shard;
 use super::throttle::Throttle;
@@ -202,11 +203,14 @@ impl<D: Device> State<'_, D> {
                     shard.append(*tensor, &bytes)?;
                 }
             }
+            let replicas = Replicas::take((env, device), *table, (*p, shape));
             let each = (TAKEN / shape.columns.len().max(1)).max(1);
             for start in (0..rows).step_by(each) {
                 throttle.wait(written.load(Ordering::Relaxed))?;
-                device.take_rows(*table, *p, start..rows.min(start + each), &mut out);
+                let taken = start..rows.min(start + each);
+                device.take_rows(*table, *p, taken.clone(), &mut out);
                 device.check().map_err(io::Error::other)?;
+                replicas.put(taken, &mut out);
                 for own in own {
                     part.look(&own.entry.name, &out[own.which]);
                     shard.append_reals(own.tensor, &out[own.which], &mut bytes)?;

@@ -52,6 +52,13 @@ pub(super) fn check(flow: &Flow<'_>, r: &mut Report) {
             continue;
         }
         let ends = ends.get(&e).unwrap_or(&nothing);
+        // Whose entries others have shares of is theirs to bring.
+        if x.shares.is_some() {
+            r.check(flow.made.contains_key(&Value::Entries(e)), "exchange", || {
+                format!("no operation makes {}", Value::Entries(e))
+            });
+            continue;
+        }
         let need = |value: Value, r: &mut Report| {
             r.check(flow.made.contains_key(&value), "exchange", || format!("no operation makes {value}"));
         };
@@ -63,7 +70,7 @@ pub(super) fn check(flow: &Flow<'_>, r: &mut Report) {
         lookups(flow, e, ends, r);
         // What relays send are sums of what their node's ranks send them.
         let asks = x.leg.within().and_then(|within| cx.s.exchanges.get(within as usize)).unwrap_or(x);
-        gradients(flow, e, ends, summed.contains(&asks.entries), &known, r);
+        gradients(flow, e, ends, summed.contains(&asks.list()), &known, r);
     }
 }
 
@@ -97,7 +104,10 @@ fn lookups(flow: &Flow<'_>, e: u32, ends: &Ends, r: &mut Report) {
     let made = |value: Value| flow.made.contains_key(&value);
     let split = classes(flow, e, Way::Forward, "lookups", |c| made(Value::Gathered(e, c)), r);
     if cx.replicated(e) {
-        r.check(ends.merges.len() < 2, "exchange", || format!("rows of exchange {e} are merged twice"));
+        let most = usize::from(!cx.hot(e));
+        r.check(ends.merges.len() <= most, "exchange", || {
+            format!("rows of exchange {e} are merged more than {most} times")
+        });
         r.check(!split, "exchange", || format!("lookups of replicated rows (exchange {e}) need no classes"));
         return;
     }
@@ -131,6 +141,17 @@ fn lookups(flow: &Flow<'_>, e: u32, ends: &Ends, r: &mut Report) {
             let how = if n > 0 { "add to what earlier merges made" } else { "begin with the first" };
             format!("`{}` must {how}, for exchange {e}", cx.name(*op))
         });
+        let arrived = if classes.is_empty() { 1 } else { 2 * classes.len() };
+        let brings = cx.p.ops[*op as usize].reads.len() > arrived;
+        r.check(brings == (n == 0 && cx.hot_of(e).is_some()), "exchange", || {
+            format!(
+                "`{}` must bring hot rows if it is the first merge of a share, and else none",
+                cx.name(*op)
+            )
+        });
+    }
+    if cx.hot_of(e).is_some() && ends.merges.is_empty() {
+        r.fail("exchange", format!("no operation merges rows of exchange {e}"));
     }
     let count = cx.reuse(e).map_or(0, |k| k.count(Way::Forward)) as u32;
     let missing = (0..count).find(|c| split && !merged.contains_key(&Some(*c)));

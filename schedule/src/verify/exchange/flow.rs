@@ -73,7 +73,7 @@ impl Flow<'_> {
                 None if cx.p.ops[at as usize].action.exchanges().is_empty() => {
                     derived = derived.or(Some(at));
                 }
-                Some(e) if cx.exchange(e).entries == entries && columns == (start, end) => {
+                Some(e) if cx.exchange(e).list() == entries && columns == (start, end) => {
                     let part = parts.entry(e).or_default();
                     match class {
                         None => part.whole = true,
@@ -170,9 +170,13 @@ impl Flow<'_> {
                 match &op.action {
                     // What travels as something else arrives where it is merged.
                     Action::AllToAllRows { exchanges, class: None } if !narrow => {
-                        found(w, exchanges.get(n).copied(), columns, None);
+                        // A share of the entries arrives where it is merged.
+                        let e = exchanges.get(n).copied().filter(|e| cx.exchange(*e).of.is_none());
+                        found(w, e, columns, None);
                     }
-                    Action::Gather { exchange, class: None } if cx.replicated(*exchange) && !narrow => {
+                    Action::Gather { exchange, class: None }
+                        if cx.replicated(*exchange) && cx.exchange(*exchange).of.is_none() && !narrow =>
+                    {
                         found(w, Some(*exchange), columns, None);
                     }
                     Action::Merge { exchange, classes } => {
@@ -195,7 +199,7 @@ impl Flow<'_> {
         let cx = self.cx;
         let op = &cx.p.ops[i as usize];
         let operand = &op.reads[read];
-        let entries = cx.exchange(e).entries;
+        let entries = cx.exchange(e).list();
         // Rows of class (a, ..) are not used after the last microbatch of window a.
         let last = class.and_then(|c| cx.last(e, c)).unwrap_or(u32::MAX);
         let (mut seen, mut reached) = (BTreeSet::new(), false);

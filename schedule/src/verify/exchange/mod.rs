@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use super::{Context, Report};
 use crate::action::Action;
 use crate::attribute::Way;
-use crate::model::{Exchange, Sharding};
+use crate::model::Exchange;
 use crate::op::Op;
 use crate::operand::{Element, Extent, Operand, Place};
 use crate::reuse::Reuse;
@@ -134,7 +134,10 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
         parts: vec![Vec::new(); cx.s.exchanges.len()],
     };
     for (e, x) in (0..).zip(&cx.s.exchanges) {
-        flow.parts[x.entries as usize].push(e);
+        // Hot rows come with the others.
+        if x.shares.is_none() && !cx.hot(e) {
+            flow.parts[x.list() as usize].push(e);
+        }
     }
     for &i in &cx.sorted {
         let op = &p.ops[i as usize];
@@ -191,7 +194,17 @@ impl Context<'_> {
         !self.evaluation && self.exchange(e).folded
     }
     pub(super) fn replicated(&self, e: u32) -> bool {
-        matches!(self.s.tables[self.exchange(e).table as usize].sharding, Sharding::DataParallel)
+        self.exchange(e).replicated(&self.s.tables)
+    }
+    /// Whether it moves gradients of hot rows.
+    fn hot(&self, e: u32) -> bool {
+        let x = self.exchange(e);
+        self.s.tables[x.table as usize].is_hot(x.part)
+    }
+    /// The exchange of the hot rows among the entries that one has a share of.
+    fn hot_of(&self, e: u32) -> Option<u32> {
+        let list = self.exchange(e).of.filter(|_| !self.hot(e))?;
+        Some(self.exchange(list).shares?.hot_of(self.exchange(e).part))
     }
     /// Columns of its part, within the table's.
     pub(super) fn part(&self, e: u32) -> (u32, u32) {
@@ -217,10 +230,18 @@ fn results(cx: &Context<'_>, op: &Op) -> Vec<(usize, Value)> {
     let mut out = Vec::new();
     match &op.action {
         Action::Unique { exchange: e } => {
-            out.extend([(0, Value::Entries(*e)), (1, Value::Counts(*e, Side::Asking))]);
-            if cx.uses(*e) {
-                out.push((2, Value::Uses(*e, Side::Asking)));
+            let shares = cx.exchange(*e).shares;
+            let mut values = Vec::new();
+            if shares.is_some() {
+                values.push(Value::Entries(*e));
             }
+            for e in shares.map_or_else(|| vec![*e], |shares| vec![shares.owned, shares.hot]) {
+                values.extend([Value::Entries(e), Value::Counts(e, Side::Asking)]);
+                if cx.uses(e) {
+                    values.push(Value::Uses(e, Side::Asking));
+                }
+            }
+            out.extend(values.into_iter().enumerate());
             out.extend((out.len()..op.writes.len()).map(|i| (i, Value::Inverse(*e))));
         }
         Action::UniqueAsked { exchange: e } => {
@@ -324,7 +345,10 @@ impl Flow<'_> {
         let (x, k) = ("exchange", "collective");
         match &op.action {
             Action::Unique { exchange } => {
-                self.leg(i, *exchange, Asks::Ranks, r);
+                let leg = cx.exchange(*exchange).leg;
+                r.check(leg.within().is_none(), x, || {
+                    format!("`{}` is of exchange {exchange}, which does not bring rows to the ranks that use them", op.name)
+                });
                 self.ids(i, *exchange, r);
             }
             Action::UniqueAsked { exchange: e } => {
@@ -435,6 +459,10 @@ impl Flow<'_> {
                     let all = if replicated { Value::Gathered(*e, None) } else { Value::Arrived(*e, None) };
                     self.expect(i, 0, all, x, r);
                 }
+                let arrived = if classes.is_empty() { 1 } else { 2 * classes.len() };
+                if let Some(hot) = cx.hot_of(*e) {
+                    self.expect(i, arrived, Value::Gathered(hot, None), x, r);
+                }
                 for (n, c) in classes.iter().enumerate() {
                     self.expect(i, 2 * n, Value::Arrived(*e, Some(*c)), x, r);
                     self.expect(i, 2 * n + 1, Value::Positions(*e, Way::Forward, Side::Asking, *c), x, r);
@@ -453,9 +481,10 @@ impl Flow<'_> {
                 for (n, e) in exchanges.iter().enumerate() {
                     self.kind(i, *e, gathers, r);
                     let relays = cx.exchange(*e).leg.within().is_some();
+                    let share = cx.exchange(*e).of.is_some();
                     if relays {
                         self.expect(i, 3 * n, Value::Summed(*e, *class), x, r);
-                    } else if class.is_some() || narrow {
+                    } else if class.is_some() || narrow || share {
                         self.expect(i, 3 * n, Value::Split(*e, *class), x, r);
                     } else {
                         self.row_gradients(i, 3 * n, *e, None, r);
@@ -483,8 +512,19 @@ impl Flow<'_> {
         }
     }
 
+    /// What only lists entries moves none.
+    fn moves(&self, i: u32, e: u32, r: &mut Report) {
+        r.check(self.cx.exchange(e).shares.is_none(), "exchange", || {
+            format!(
+                "`{}` is of exchange {e}, which lists entries that others have shares of",
+                self.cx.name(i)
+            )
+        });
+    }
+
     /// Replicated tables gather, others scatter.
     fn kind(&self, i: u32, e: u32, gathers: bool, r: &mut Report) {
+        self.moves(i, e, r);
         r.check(self.cx.replicated(e) == gathers, "collective", || {
             let (is, wants) = if gathers { ("sharded", "all-to-all") } else { ("replicated", "all-gather") };
             format!("`{}` moves rows of a {is} table (exchange {e}), which needs an {wants}", self.cx.name(i))
@@ -493,6 +533,7 @@ impl Flow<'_> {
 
     /// Ranks that use rows are of the whole way or within a node, owners of the whole way or between nodes.
     fn leg(&self, i: u32, e: u32, asks: Asks, r: &mut Report) {
+        self.moves(i, e, r);
         let leg = self.cx.exchange(e).leg;
         let (ok, who) = match asks {
             Asks::Ranks => (leg.within().is_none(), "does not bring rows to the ranks that use them"),

@@ -108,12 +108,14 @@ impl Run<'_, '_> {
         let part = op.microbatch;
         match &op.action {
             Action::Unique { exchange } | Action::UniqueFor { exchange } => self.unique(op, *exchange, r),
-            Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
+            Action::Gather { exchange, class: None }
+                if cx.replicated(*exchange) && !self.partial(*exchange) =>
+            {
                 self.rows(*exchange, &op.writes[0]);
             }
             Action::AllToAllRows { exchanges, class: None } => {
                 for (e, w) in exchanges.iter().zip(&op.writes) {
-                    if self.relays(*e) {
+                    if self.partial(*e) {
                         let value = self.terms.other(cx.width(w));
                         self.write(w, value);
                     } else {
@@ -127,10 +129,10 @@ impl Run<'_, '_> {
                 self.others(op);
             }
             Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
-                // Those that are made narrow on their way were looked at there.
+                // Those that are made narrow, or are cut out, on their way were looked at there.
                 if class.is_none() && cx.s.settings.wire.gradients == Element::Real {
                     for (n, e) in exchanges.iter().enumerate() {
-                        if !self.relays(*e) {
+                        if !self.partial(*e) {
                             self.row_gradients(op, 3 * n, *e, None, r);
                         }
                     }
@@ -281,9 +283,10 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Whether those who ask are relays, whose rows and gradients are no model's.
-    fn relays(&self, e: u32) -> bool {
-        self.cx.s.exchanges[e as usize].leg.within().is_some()
+    /// Whether what travels is no model's by itself: those who ask are relays, or rows are put among others first.
+    fn partial(&self, e: u32) -> bool {
+        let x = &self.cx.s.exchanges[e as usize];
+        x.leg.within().is_some() || x.of.is_some()
     }
 
     /// What is not of the model.
