@@ -100,7 +100,7 @@ fn size(op: Op, of: &[&Term]) -> Option<Size> {
         }
         Op::Joint { nth } => size(nth as usize),
         // No rule is about them.
-        Op::Share { .. } | Op::Unite | Op::Cut => None,
+        Op::Share { .. } | Op::Unite | Op::Cut { .. } => None,
         // From one list to the other, of which both sides know how many.
         Op::Return | Op::Send => {
             fits(size(0) == size(1) && size(1) == size(2))?;

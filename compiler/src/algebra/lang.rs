@@ -135,7 +135,7 @@ pub(super) fn encode(op: Op) -> Option<(&'static str, Vec<Name>)> {
         | Op::Replicas { .. }
         | Op::Share { .. }
         | Op::Unite
-        | Op::Cut => return None,
+        | Op::Cut { .. } => return None,
         plain => (shape(plain.name())?.0, Vec::new()),
     })
 }

@@ -335,9 +335,17 @@ impl Distribution {
         let own = self.columns(terms, part, sum)?;
         let p = self.part(part);
         if class.is_none() {
-            // Of what a rank, or its relay, is asked for.
-            let asker = p.relay.as_ref().map_or(p.all.asker, |relay| relay.all.asker);
-            return if self.hot.is_empty() { Ok(own) } else { terms.add(Op::Cut, &[own, asker]) };
+            // Of what a rank asks its relay for, or the owner.
+            let (asker, asked) = p
+                .relay
+                .as_ref()
+                .map_or((p.all.asker, p.all.owner), |relay| (relay.all.asker, relay.all.owner));
+            let exchange = terms.exchange(asked).unwrap_or(p.exchange);
+            return if self.hot.is_empty() {
+                Ok(own)
+            } else {
+                terms.add(Op::Cut { exchange }, &[own, asker])
+            };
         }
         terms.add(Op::Split, &[own, p.at_rank(Way::Backward, class)?])
     }

@@ -39,7 +39,7 @@ impl Terms {
             | Op::Return
             | Op::PassRows
             | Op::Split
-            | Op::Cut
+            | Op::Cut { .. }
             | Op::Send
             | Op::SendAll
             | Op::Unite => {
@@ -82,6 +82,7 @@ impl Terms {
             | Op::AskFor { exchange, .. }
             | Op::Relayed { exchange, .. }
             | Op::Share { exchange, .. }
+            | Op::Cut { exchange }
             | Op::Entries { exchange, .. } => Some(exchange),
             // What a relay does is of the exchange within the node.
             Op::Places
@@ -90,8 +91,7 @@ impl Terms {
             | Op::SumAsked
             | Op::Gather
             | Op::Return
-            | Op::Split
-            | Op::Cut => of(1),
+            | Op::Split => of(1),
             // Replicas list their own entries, which are those of what was gathered.
             Op::Send | Op::SendAll => of(2),
             Op::Merge => of(self.node(id).children.len() - 1),

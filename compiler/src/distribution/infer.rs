@@ -108,7 +108,7 @@ pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
         | Op::Sum
         | Op::Columns { .. }
         | Op::Split
-        | Op::Cut
+        | Op::Cut { .. }
         | Op::Send
         | Op::SumAsked
         | Op::SendAll
@@ -397,7 +397,7 @@ fn gradients(o: &Operands<'_>) -> Result<Type, TypeError> {
             o.list(1, Sharded::Sample)?;
             Ok(of)
         }
-        Op::Cut => {
+        Op::Cut { .. } => {
             o.count(o.types.len() == 2, "two")?;
             let of = o.get(0, "gradients of a rank's entries", at_rank)?;
             o.get(1, "a share of the entries", |t| {

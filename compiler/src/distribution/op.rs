@@ -176,7 +176,10 @@ pub enum Op {
     /// The gradients of a class. `gradients, positions ->`
     Split,
     /// The gradients of a share of the entries. `gradients, share ->`
-    Cut,
+    Cut {
+        /// The exchange that moves them.
+        exchange: u32,
+    },
     /// All-to-all of gradients, to the owners. `gradients, at asker, at owner ->`
     Send,
     /// A node's sums of gradients per row that its relay asks for: within each rank by position, then by rank.
@@ -250,7 +253,7 @@ impl Op {
             Self::Sum => "sum",
             Self::Columns { .. } => "columns",
             Self::Split => "split",
-            Self::Cut => "cut",
+            Self::Cut { .. } => "cut",
             Self::Send => "send",
             Self::SumAsked => "sum_asked",
             Self::SendAll => "send_all",

@@ -250,7 +250,7 @@ impl Evaluation<'_> {
             }
             Op::Share { hot, .. } => self.share(o, hot, rank),
             Op::Unite => self.unite(id, o, rank),
-            Op::Cut => self.cut(id, o, rank),
+            Op::Cut { .. } => self.cut(id, o, rank),
             Op::Ids { source, .. } => {
                 let ids = world.ids.get(&(source, batch)).and_then(|by_rank| by_rank.get(rank));
                 Ok(plain(Values::Ids(ids.ok_or_else(missing)?.clone())))

@@ -54,7 +54,9 @@ impl Terms {
         if matches!(op, Op::Share { .. }) && !matches!(self.node(children[0]).op, Op::Entries { .. }) {
             return Err(TypeError { op: op.name(), operand: 0, wanted: "all entries of a rank" });
         }
-        if op == Op::Cut && self.node(children[1]).children.first().copied() != self.summed_for(children[0]) {
+        if matches!(op, Op::Cut { .. })
+            && self.node(children[1]).children.first().copied() != self.summed_for(children[0])
+        {
             return Err(TypeError {
                 op: op.name(),
                 operand: 1,

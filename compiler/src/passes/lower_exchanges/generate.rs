@@ -252,9 +252,9 @@ impl<'a> Generator<'a> {
                 let operands = vec![of[0].value, counts_of(of[1])?, counts_of(of[2])?];
                 self.rows("comm.all_to_all_rows", operands, self.grouped(id)?, id, scope)?
             }
-            Op::Split | Op::Cut => {
+            Op::Split | Op::Cut { .. } => {
                 // Of all gradients of a share it says which.
-                let of = if node.op == Op::Cut { &of[..1] } else { &of[..] };
+                let of = if matches!(node.op, Op::Cut { .. }) { &of[..1] } else { &of[..] };
                 let operands = of.iter().map(|m| m.value).collect();
                 self.rows("comm.split", operands, self.single(id)?, id, scope)?
             }
