@@ -274,6 +274,8 @@ mod tests {
             windows: Some(2),
             folded: false,
             leg: fs_schedule::Leg::Whole,
+            shares: Some(fs_schedule::Shares { owned: 5, hot: 6 }),
+            of: None,
         });
         round_trips(&Exchange {
             table: 1,
@@ -284,6 +286,8 @@ mod tests {
             windows: None,
             folded: true,
             leg: fs_schedule::Leg::Within { between: 5 },
+            shares: None,
+            of: Some(3),
         });
         round_trips(&None::<Data>);
         round_trips(&Some(Data::Safetensors { path: "x".into() }));

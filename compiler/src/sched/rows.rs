@@ -87,18 +87,14 @@ pub(crate) enum Popular {
     All,
     /// So many of those that are asked for most.
     Hottest(u64),
-    /// All but so many of those.
-    Others(u64),
 }
 
 impl Popular {
     /// How many of `rows` rows behind `before` more popular ones.
     fn rows(self, before: f64, rows: f64) -> f64 {
-        let hot = |n: u64| (n as f64 - before).clamp(0.0, rows);
         match self {
             Self::All => rows,
-            Self::Hottest(n) => hot(n),
-            Self::Others(n) => rows - hot(n),
+            Self::Hottest(n) => (n as f64 - before).clamp(0.0, rows),
         }
     }
 }

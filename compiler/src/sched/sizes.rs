@@ -211,8 +211,10 @@ impl Sizes {
             }
             for (symbol, value) in &mut self.values {
                 let own = match symbol {
-                    Symbol::Sent(n) | Symbol::Received(n) => *n == e,
-                    Symbol::SentClass(n, ..) | Symbol::ReceivedClass(n, ..) => *n == e,
+                    Symbol::Sent(n)
+                    | Symbol::Received(n)
+                    | Symbol::SentClass(n, ..)
+                    | Symbol::ReceivedClass(n, ..) => *n == e,
                     _ => false,
                 };
                 if own {

@@ -304,8 +304,11 @@ impl<'a> Memory<'a> {
     /// Rows and parameters as they are.
     fn state(&self) -> State {
         let parameters = self.cells.iter().filter(|(k, _)| k.0 == 2);
+        // Hot rows are of the part whose columns they have.
+        let parts = |table: u32| self.s.tables[table as usize].sharding.parts();
+        let whose = |(table, part, row): (u32, u32, u64)| (table, part % parts(table), row);
         State {
-            rows: self.rows.clone(),
+            rows: self.rows.iter().map(|(row, version)| (whose(*row), *version)).collect(),
             parameters: parameters.map(|(k, c)| (k.1, word(&c.pieces))).collect(),
             losses: self
                 .losses

@@ -56,6 +56,7 @@ pub(crate) fn owner(s: &Schedule, e: u32, row: u64, ranks: u32) -> Option<u32> {
     let x = &s.exchanges[e as usize];
     let t = &s.tables[x.table as usize];
     match &t.sharding {
+        _ if t.is_hot(x.part) => None,
         Sharding::RowWise => {
             let map = t.row_map(ranks).unwrap_or_else(|e| panic!("{e}"));
             Some((map.slot(row) / t.rows.div_ceil(u64::from(ranks))) as u32)
@@ -143,10 +144,19 @@ impl Call<'_> {
                 vec![Data::Rows((0..).zip(rows).collect())]
             }
             // Together, as they are on their way; numbers are not looked at here.
-            Action::Merge { classes, .. } if classes.is_empty() => vec![Data::Rows(self.rows_of(0)?.clone())],
-            Action::Split { class: None, .. } => vec![Data::Rows(self.rows_of(0)?.clone())],
-            Action::Merge { classes, .. } => {
+            Action::Merge { exchange, classes } if classes.is_empty() => {
+                let mut all = self.rows_of(0)?.clone();
+                all.extend(self.hot_rows(*exchange, 1)?);
+                vec![Data::Rows(all)]
+            }
+            Action::Split { exchange, class: None } => {
+                let (own, all) = (self.share(*exchange), self.rows_of(0)?);
+                let own = all.range(own).map(|(_, row)| *row);
+                vec![Data::Rows((0..).zip(own).collect())]
+            }
+            Action::Merge { exchange, classes } => {
                 let mut all = Rows::new();
+                all.extend(self.hot_rows(*exchange, 2 * classes.len())?);
                 for n in 0..classes.len() {
                     let (rows, places) = (self.rows_of(2 * n)?, self.places(2 * n + 1)?);
                     if rows.len() != places.len() {
@@ -161,11 +171,11 @@ impl Call<'_> {
                 }
                 vec![Data::Rows(all)]
             }
-            Action::Split { .. } => {
-                let grads = self.rows_of(0)?;
+            Action::Split { exchange, .. } => {
+                let (first, grads) = (self.share(*exchange).start, self.rows_of(0)?);
                 let mut out = Rows::new();
                 for (n, (at, row)) in (0..).zip(self.places(1)?) {
-                    let Some((_, _, v)) = grads.get(at) else {
+                    let Some((_, _, v)) = grads.get(&(first + at)) else {
                         return Err(format!(
                             "`{}` sends row {row}, whose gradient is not there",
                             self.op.name
@@ -283,7 +293,31 @@ impl Call<'_> {
         Ok(Data::Rows(rows.collect()))
     }
 
+    /// Hot rows behind the others, if a merge brings some.
+    fn hot_rows(&self, e: u32, operand: usize) -> Result<Rows, Wrong> {
+        if self.op.reads.len() <= operand {
+            return Ok(Rows::new());
+        }
+        let first = owned(self.s, self.work, e, self.rank, self.batch);
+        Ok((first..).zip(self.rows_of(operand)?.values().copied()).collect())
+    }
+
+    /// Which of all entries an exchange has a share of.
+    fn share(&self, e: u32) -> std::ops::Range<u32> {
+        let x = &self.s.exchanges[e as usize];
+        let first = owned(self.s, self.work, e, self.rank, self.batch);
+        match x.of {
+            None => 0..u32::MAX,
+            Some(_) if self.s.tables[x.table as usize].is_hot(x.part) => first..u32::MAX,
+            Some(_) => 0..first,
+        }
+    }
+
     fn unique(&self, e: u32) -> Result<Vec<Data>, Wrong> {
+        let shares = self.s.exchanges[e as usize].shares;
+        // What is said of those who are asked is said of the share with owners.
+        let list = e;
+        let e = shares.map_or(e, |shares| shares.owned);
         let x = &self.s.exchanges[e as usize];
         let table = &self.s.tables[x.table as usize];
         let microbatches = self.s.settings.microbatches as usize;
@@ -305,7 +339,11 @@ impl Call<'_> {
             lists.push((part, ids));
         }
         // Of owners that one relay stands for one after the other.
+        let hot = |row: &u64| shares.is_some() && table.hot.contains(row);
         let home = |row: u64| {
+            if hot(&row) {
+                return (u32::MAX, u32::MAX);
+            }
             let owner = owner(self.s, e, row, self.work.ranks).unwrap_or(0);
             (nodes::asked(self.s, e, self.rank, owner, self.work.ranks), owner)
         };
@@ -340,10 +378,22 @@ impl Call<'_> {
             }
             inverses.push(Data::Places(places));
         }
-        let count = Data::Word(entries.len() as u64);
-        let mut out = vec![Data::Entries(entries.clone()), count];
-        if self.op.writes.len() > 2 + inverses.len() {
-            out.push(Data::Entries(entries));
+        let uses = self.s.exchanges[list as usize].lookahead.is_some() && windows(self.s, e) > 1;
+        let mut out = Vec::new();
+        let mut put = |entries: Vec<Entry>| {
+            let count = Data::Word(entries.len() as u64);
+            out.extend([Data::Entries(entries.clone()), count]);
+            if uses {
+                out.push(Data::Entries(entries));
+            }
+        };
+        if shares.is_some() {
+            let (of_all, with_owners) = entries.iter().partition(|entry| hot(&entry.row));
+            put(with_owners);
+            put(of_all);
+            out.insert(0, Data::Entries(entries));
+        } else {
+            put(entries);
         }
         out.extend(inverses);
         Ok(out)
@@ -358,8 +408,7 @@ impl Call<'_> {
         let of = self.entries(0)?;
         // The last use in this batch by any rank. A replica that classes its own entries knows the others' too.
         let mut last: BTreeMap<u64, u32> = BTreeMap::new();
-        let table = self.s.exchanges[e as usize].table;
-        let replicated = matches!(self.s.tables[table as usize].sharding, Sharding::DataParallel);
+        let replicated = self.s.exchanges[e as usize].replicated(&self.s.tables);
         for entry in of {
             let own = last.entry(entry.row).or_insert(entry.last);
             *own = entry.last.max(*own);
@@ -427,12 +476,21 @@ fn of_window(s: &Schedule, e: u32) -> u32 {
     s.settings.microbatches / windows(s, e)
 }
 
+/// Entries of a rank whose rows have owners.
+fn owned(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> u32 {
+    let x = &s.exchanges[e as usize];
+    let hot = &s.tables[x.table as usize].hot;
+    let used = used(s, work, e, rank, batch).into_iter().map(|(_, row)| row).filter(|row| !hot.contains(row));
+    let count = if x.unique { used.collect::<BTreeSet<_>>().len() } else { used.count() };
+    count as u32
+}
+
 /// Uses of an exchange's rows by a rank: window and row, in the order of its list.
 pub(super) fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> Vec<(u32, u64)> {
     let (x, ops) = (&s.exchanges[e as usize], &s.train.ops);
     let rows = s.tables[x.table as usize].rows;
     let unique =
-        ops.iter().find(|op| matches!(op.action, Action::Unique { exchange } if exchange == x.entries));
+        ops.iter().find(|op| matches!(op.action, Action::Unique { exchange } if exchange == x.list()));
     let Some(unique) = unique else { return Vec::new() };
     let each = unique.reads.len() / s.settings.microbatches as usize;
     let mut out = Vec::new();

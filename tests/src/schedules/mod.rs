@@ -69,6 +69,7 @@ fn header(plan: &Recipe) -> Schedule {
     for (t, sharding) in (0..).zip(&plan.shardings) {
         tables.push(Table {
             placement: fs_schedule::RowPlacement::Range,
+            hot: Vec::new(),
             name: format!("table{t}"),
             rows: ROWS,
             dim: DIM,
@@ -90,6 +91,8 @@ fn header(plan: &Recipe) -> Schedule {
                 windows: plan.windows,
                 folded: false,
                 leg: Leg::Whole,
+                shares: None,
+                of: None,
             });
         }
     }

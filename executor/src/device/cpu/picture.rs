@@ -172,6 +172,7 @@ mod tests {
             dim: 3,
             sharding: Sharding::RowWise,
             placement: fs_schedule::RowPlacement::default(),
+            hot: Vec::new(),
             optimizer,
             init: Init::Normal { mean: 0.0, std: 1.0 },
             stream: 1,
