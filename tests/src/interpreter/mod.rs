@@ -208,7 +208,9 @@ impl<'a> Memory<'a> {
             let rows: BTreeSet<u64> = call.concerns()?.into_iter().collect();
             let version = |row: u64| {
                 let known = self.rows.get(&(x.table, x.part, row));
-                known.copied().unwrap_or_else(|| word(&("initial", x.table, x.part, row)))
+                // A replica begins as its owner's row.
+                let part = x.part % self.s.tables[x.table as usize].sharding.parts();
+                known.copied().unwrap_or_else(|| word(&("initial", x.table, part, row)))
             };
             run.versions = rows.iter().map(|row| (*row, version(*row))).collect();
             run.rows = Some((x.table, x.part, rows, changes));

@@ -28,17 +28,22 @@ pub(super) fn place(
     (tables, fold): (&[Table], &PerTable<bool>),
     statistics: &mut Statistics,
 ) -> Result<Vec<OpId>, PassError> {
-    let [owned, relays] = owned(module, tables);
-    let relays: BTreeSet<&str> = relays.iter().map(|(_, table)| table.name.as_str()).collect();
+    let [owned, relays, hot] = owned(module, tables);
     let folded = |table: &Table| fold.get(&table.name).copied().unwrap_or_default();
-    let has = |name: &String| owned.iter().any(|(_, table)| table.name == *name);
-    let missing = |relayed: bool| {
-        let of =
-            fold.named.iter().filter(|(name, _)| !has(name) && relays.contains(name.as_str()) == relayed);
-        PerTable { others: None, named: of.map(|(name, on)| (name.clone(), *on)).collect() }
+    let of = |is: &dyn Fn(&String) -> bool| {
+        let named = fold.named.iter().filter(|(name, _)| is(name));
+        PerTable { others: None, named: named.map(|(name, on)| (name.clone(), *on)).collect() }
     };
-    refuse(&missing(true), "relays of their nodes ask for them; leave these out with `relay=off`")?;
-    refuse(&missing(false), "every rank has all of them; `sharding=row_wise` gives them owners")?;
+    let has = |list: &[(u32, &Table)], name: &String| list.iter().any(|(_, table)| table.name == *name);
+    let asked = of(&|name| has(&hot, name));
+    refuse(
+        &asked,
+        "every rank has its hot rows and lists the others by itself; leave these out with `hot=0`",
+    )?;
+    let asked = of(&|name| has(&relays, name));
+    refuse(&asked, "relays of their nodes ask for them; leave these out with `relay=off`")?;
+    let asked = of(&|name| [&owned, &relays, &hot].iter().all(|list| !has(list, name)));
+    refuse(&asked, "every rank has all of them; `sharding=row_wise` gives them owners")?;
     // Where nothing is said otherwise of any table.
     if owned.is_empty() && fold.others == Some(true) && fold.named.values().all(|on| *on) {
         return Err(OptionError::NothingAsked.into());
@@ -94,13 +99,16 @@ pub(super) fn refuse(fold: &PerTable<bool>, why: &'static str) -> Result<(), Pas
     }
 }
 
-/// Exchanges of rows that have an owner, with their tables: those in which ranks ask owners, and those of relays, which ask for
-/// themselves.
-fn owned<'t>(module: &Module, tables: &'t [Table]) -> [Vec<(u32, &'t Table)>; 2] {
-    let mut owned = [Vec::new(), Vec::new()];
+/// Exchanges of rows that have an owner, with their tables: those in which ranks ask owners, those of relays, which ask for
+/// themselves, and those of tables with hot rows, of whose entries they have shares.
+fn owned<'t>(module: &Module, tables: &'t [Table]) -> [Vec<(u32, &'t Table)>; 3] {
+    let mut owned = [Vec::new(), Vec::new(), Vec::new()];
     for (number, x) in (0..).zip(exchanges(module)) {
         let table = tables.get(x.table as usize).filter(|t| t.sharding != Sharding::DataParallel);
-        owned[usize::from(!x.leg.is_whole())].extend(table.map(|table| (number, table)));
+        let kind = |t: &Table| if t.hot.is_empty() { usize::from(!x.leg.is_whole()) } else { 2 };
+        if let Some(table) = table {
+            owned[kind(table)].push((number, table));
+        }
     }
     owned
 }
