@@ -246,7 +246,7 @@ fn evaluations_and_files_see_the_replicas() {
         let report = fs::read_to_string(folder.path().join("r.json")).unwrap();
         let report: serde_json::Value = serde_json::from_str(&report).unwrap();
         let weights = fs::read(folder.path().join("w.safetensors")).unwrap();
-        (schedule["tables"][0]["hot"].clone(), report["evaluation"].clone(), weights)
+        (schedule["tables"][0]["hot"].clone(), report["evaluation"]["model"].clone(), weights)
     };
     let (none, plain, weights) = trained("serial", 0);
     assert!(none.is_null() && plain.is_object(), "{none} {plain}");
