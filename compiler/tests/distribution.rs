@@ -4,7 +4,7 @@ mod terms;
 
 use fs_compiler::distribution::reference::{Values, World};
 use fs_compiler::distribution::ty::Precision;
-use fs_compiler::distribution::{Id, Lookahead, Op, PerTable};
+use fs_compiler::distribution::{Choice, Id, Lookahead, Op, PerTable};
 use fs_schedule::{Element, Sharding, Way, WirePrecision};
 use proptest::prelude::*;
 use terms::{Data, Sizes, choice, choices, sizes};
@@ -61,8 +61,15 @@ proptest! {
             by_rank.iter().map(|ids| ids.iter().map(row).collect()).collect()
         }).collect();
         let (mut first_used, mut first_totals) = (None, None);
-        for (i, choice) in (0..).zip(choices(s)) {
-            let d = data.build(&choice, 2 * i, s.microbatches);
+        // Whatever rows all ranks have beside their owners, of tables whose entries a rank lists itself.
+        let hot = |choice: &Choice| choice.sharding != Sharding::DataParallel && !choice.folded;
+        let with_hot = choices(s).into_iter().filter(hot).map(|choice| (choice, true));
+        let all = choices(s).into_iter().map(|choice| (choice, false)).chain(with_hot);
+        for (i, (choice, hot)) in (0..).zip(all) {
+            let d = match hot {
+                true => data.build_with_hot(&choice, 10 * i, s.microbatches),
+                false => data.build(&choice, 10 * i, s.microbatches),
+            };
             let used = data.used(&d, s.microbatches, s.sequences);
             for (rows, expanded) in expected.iter().zip(used.iter().step_by(3)) {
                 for (rows, part) in rows.iter().zip(expanded) {

@@ -105,7 +105,9 @@ impl<'a> Counter<'a> {
         for (e, x) in schedule.exchanges.iter().enumerate() {
             let Some(table) = schedule.tables.get(x.table as usize) else { continue };
             // What relays ask for is counted with what ranks ask them for.
-            if x.leg.within().is_some() {
+            // Hot rows and others are counted with the list that they are a share of.
+            let hot = schedule.tables.get(x.table as usize).is_some_and(|t| t.is_hot(x.part));
+            if x.leg.within().is_some() || hot || (x.of.is_some() && x.part == 0) {
                 continue;
             }
             if x.entries as usize != e {
@@ -134,7 +136,7 @@ impl<'a> Counter<'a> {
             .exchanges
             .iter()
             .enumerate()
-            .filter(|(e, x)| x.entries as usize == *e && x.leg.within().is_none())
+            .filter(|(e, x)| x.entries as usize == *e && x.leg.within().is_none() && x.of.is_none())
             .filter(|(_, x)| (x.table as usize) < schedule.tables.len())
             .map(|(e, _)| e)
             .collect();

@@ -110,6 +110,18 @@ pub fn through_relays(
     fs_compiler::compile_with(program, &options.tables(relay)).ok().map(|c| c.schedule)
 }
 
+/// A model with so many hot rows in every table whose rows have owners.
+pub fn with_hot_rows(
+    program: &fs_dsl::checked::Program,
+    options: fs_compiler::CompileOptions,
+    hot: u32,
+) -> Option<fs_schedule::Schedule> {
+    let plain = fs_compiler::compile_with(program, &options).ok()?.schedule;
+    let owned = plain.tables.iter().filter(|t| t.sharding != fs_schedule::Sharding::DataParallel);
+    let tables = options.tables.clone().hot(owned.map(|t| (t.name.clone(), hot)));
+    fs_compiler::compile_with(program, &options.tables(tables)).ok().map(|c| c.schedule)
+}
+
 /// What comes of each, in their order: for work in one test that others wait for.
 ///
 /// # Panics

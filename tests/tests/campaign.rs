@@ -21,7 +21,7 @@ use fs_tests::campaign::{Random, core, mutant};
 use fs_tests::interpreter::{Order, Reference, State, Workload, reference, run};
 use fs_tests::models::{Features, models};
 use fs_tests::schedules::{Recipe, build};
-use fs_tests::{dividing, rounding, through_relays};
+use fs_tests::{dividing, rounding, through_relays, with_hot_rows};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -233,6 +233,12 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
                 .windows(windows);
             let program = fs_dsl::check_text("model.fs", &text).program;
             program.and_then(|p| through_relays(&dividing(p, plan.0.max(3)), options))
+        } else if n % 3 == 2 {
+            // Some rows of all ranks, at most all that the table has.
+            let options =
+                CompileOptions::new(strategy, plan.0).lookahead(plan.1).microbatches(plan.2).windows(windows);
+            let program = fs_dsl::check_text("model.fs", &text).program;
+            program.and_then(|p| with_hot_rows(&dividing(p, plan.0), options.balance(false), 1 + n as u32 % 7))
         } else {
             compiled(&text, (model.at(), model.folds()), strategy, plan)
         };

@@ -11,7 +11,7 @@ use fs_schedule::action::{Facts, Payload, Phase};
 use fs_schedule::verify::{RULES, verify};
 use fs_schedule::{Element, Engine, Op, Schedule, Strategy, WirePrecision};
 use fs_tests::mutations::{
-    BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED, Mutation, RANKING, RELAYED, RELAYED_MODEL,
+    BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED, Mutation, RANKING, HOT, RELAYED, RELAYED_MODEL,
     ROUNDED, bases, mutations,
 };
 use fs_tests::schedules::build;
@@ -278,6 +278,51 @@ fn corruptions_of_relays_break_their_rules() {
     }
     assert!(tried >= 20, "{tried}");
     let missing: Vec<_> = RELAYED.iter().map(|m| m.name).filter(|name| !placed.contains(name)).collect();
+    assert!(missing.is_empty(), "no schedule has a place for {missing:?}");
+}
+
+/// Replicas of hot rows: every listed corruption is caught by its rule, in some schedule at least, and no dependency of what is
+/// done with them can be left out.
+#[test]
+fn corruptions_of_hot_rows_break_their_rules() {
+    let (mut tried, mut placed) = (0, BTreeSet::new());
+    let program = fs_dsl::check_text("model.fs", RELAYED_MODEL).program.expect("the model checks");
+    for (strategy, microbatches, hot) in
+        [(Strategy::Serial, 1, 4), (Strategy::Prefetch, 2, 4), (Strategy::Pec, 1, 3), (Strategy::Pec, 3, 4)]
+    {
+        let options = CompileOptions::new(strategy, 3).microbatches(microbatches).balance(false);
+        let s = fs_tests::with_hot_rows(&program, options.clone(), hot).expect("the model compiles");
+        let tables = options.tables.clone().hot([("a".to_owned(), hot)]);
+        let one = compile_with(&program, &options.tables(tables)).expect("the model compiles").schedule;
+        for s in [&s, &one] {
+            assert_eq!(verify(s), vec![]);
+            for m in HOT {
+                let mut bad = s.clone();
+                if (m.corrupt)(&mut bad).is_some() {
+                    breaks(&bad, m, strategy);
+                    placed.insert(m.name);
+                }
+            }
+        }
+        let replicas = |i: usize| {
+            let of = s.train.ops[i].action.facts().of.exchanges;
+            of.iter().any(|e| {
+                let x = &s.exchanges[*e as usize];
+                s.tables[x.table as usize].is_hot(x.part)
+            })
+        };
+        for (i, op) in s.train.ops.iter().enumerate().filter(|_| strategy == Strategy::Pec) {
+            for n in needed(&s, op).filter(|n| replicas(i) || replicas(op.deps[*n].op as usize)) {
+                let mut dropped = s.clone();
+                dropped.train.ops[i].deps.remove(n);
+                let (name, dep) = (&op.name, op.deps[n]);
+                assert_ne!(verify(&dropped), vec![], "{strategy:?}: `{name}` without {dep:?}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= 20, "{tried}");
+    let missing: Vec<_> = HOT.iter().map(|m| m.name).filter(|name| !placed.contains(name)).collect();
     assert!(missing.is_empty(), "no schedule has a place for {missing:?}");
 }
 

@@ -64,7 +64,7 @@ pub(super) struct Args {
     /// all, if that is worth a transfer; the strategy `auto` tries others as well).
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bucket_bytes: Option<u64>,
-    /// Other choices for one table, any of: items:unique=off,lookahead=2,windows=1,sharding=row_wise,placement=hashed,relay=on,fold=on,group=0. May be repeated.
+    /// Other choices for one table, any of: items:unique=off,lookahead=2,windows=1,sharding=row_wise,placement=hashed,hot=256,relay=on,fold=on,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
     tables: Vec<TableArg>,
     /// Times and sizes that `fsx profile` measured, instead of what follows from cluster and workload.

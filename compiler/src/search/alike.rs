@@ -47,7 +47,10 @@ impl Search<'_> {
 }
 
 /// How a table is distributed whose first exchange this is.
-fn chosen(x: &Exchange, t: &Table) -> Choice {
+fn chosen(s: &Schedule, x: &Exchange, t: &Table) -> Choice {
+    // Of a table with hot rows that which asks owners for the others.
+    let owned = x.shares.and_then(|shares| s.exchanges.get(shares.owned as usize));
+    let x = owned.unwrap_or(x);
     Choice {
         unique: x.unique,
         lookahead: x.lookahead,
@@ -63,7 +66,7 @@ pub(super) fn choices(s: &Schedule) -> BTreeMap<String, Choice> {
     let mut choices = BTreeMap::new();
     for x in s.exchanges.iter().filter(|x| x.leg.within().is_none()) {
         let Some(t) = s.tables.get(x.table as usize) else { continue };
-        choices.entry(t.name.clone()).or_insert_with(|| chosen(x, t));
+        choices.entry(t.name.clone()).or_insert_with(|| chosen(s, x, t));
     }
     choices
 }
@@ -111,15 +114,19 @@ pub(super) fn known_alike(
             && !named.placement.contains_key(&t.name)
             // Replicas ask nobody.
             && named.fold.get(&t.name) != Some(&true)
+            // Nor do they have hot rows.
+            && t.hot.is_empty()
             && s.ranks > 1;
         let microbatches = s.settings.microbatches.max(1);
-        let now = chosen(x, t);
+        let now = chosen(s, x, t);
         let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
         let windows = vec![now.windows.unwrap_or(microbatches)];
         let lookaheads = if apart { lookaheads(options.lookahead, now.lookahead) } else { Vec::new() };
         let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
         let of_all = (!folds).then(|| options.balance_at == Some(At::Folded));
-        let folds = named.fold.get(&t.name).copied().or(of_all);
+        // Nobody lists hot rows for others.
+        let never = (!t.hot.is_empty()).then_some(false);
+        let folds = named.fold.get(&t.name).copied().or(of_all).or(never);
         let context = Context {
             columns: t.dim,
             exchange: 0,

@@ -59,6 +59,8 @@ pub(super) fn uses(s: &Schedule) -> BTreeMap<u32, Used> {
         .flat_map(|op| op.action.facts().of.exchanges.to_vec())
         // Owners apply what relays send them of what ranks sent these.
         .map(|e| s.exchanges.get(e as usize).and_then(|x| x.leg.within()).unwrap_or(e))
+        // What hot rows and others are a share of is listed at once.
+        .map(|e| s.exchanges.get(e as usize).and_then(|x| x.of).unwrap_or(e))
         .collect();
     used.retain(|e, _| updated.contains(e));
     used

@@ -5,7 +5,7 @@ pub(crate) mod counted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_compiler::distribution::build::{Distribution, Numbered};
+use fs_compiler::distribution::build::{Distribution, Listed, Numbered};
 use fs_compiler::distribution::reference::{Part, World, joined};
 use fs_compiler::distribution::ty::Sharded;
 use fs_compiler::distribution::{Choice, Id, Op, Terms};
@@ -115,7 +115,8 @@ impl Data {
             ranks: s.ranks,
             nodes: s.nodes,
             table: (0..s.rows).map(|_| draws.row()).collect(),
-            hot: BTreeSet::new(),
+            // Some rows, none or all.
+            hot: (0..s.rows).filter(|row| s.seed >> (row % 61) & 1 == 1).collect(),
             ids: BTreeMap::new(),
             offsets: BTreeMap::new(),
             gradients: BTreeMap::new(),
@@ -162,6 +163,22 @@ impl Data {
             pooled.push(add(Op::Given { source: 1000 + source, rows, columns: DIM }, false));
         }
         Self { world, terms, ids, offsets, gradients, pooled }
+    }
+
+    /// With hot rows beside those of a choice.
+    pub(crate) fn build_with_hot(&mut self, choice: &Choice, first: u32, microbatches: u32) -> Distribution {
+        let cuts: Vec<(u32, u32)> = match &choice.sharding {
+            Sharding::ColumnWise { .. } => vec![(0, 1), (1, DIM)],
+            _ => vec![(0, DIM)],
+        };
+        let parts = (first + 1..).zip(cuts).map(|(exchange, columns)| {
+            let between = choice.relayed.then_some(exchange + 2);
+            Numbered { exchange, between, columns }
+        });
+        let (parts, listed) = (parts.collect::<Vec<_>>(), Listed { list: first, hot: first + 5 });
+        let ids = self.ids.clone();
+        Distribution::with_hot(&mut self.terms, 0, choice, (&parts, Some(listed)), &ids, Some(microbatches))
+            .expect("well-typed")
     }
 
     pub(crate) fn build(&mut self, choice: &Choice, first: u32, microbatches: u32) -> Distribution {
@@ -219,9 +236,9 @@ impl Data {
             None => vec![None],
             Some(reuse) => (0..reuse.count(Way::Backward) as u32).map(Some).collect(),
         };
-        let sharded = if d.replicated { Sharded::Replicated } else { Sharded::Owner };
         let mut all: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
-        for (part, p) in d.parts.iter().enumerate() {
+        for (part, p) in d.parts.iter().chain(&d.hot).enumerate() {
+            let sharded = if p.own.is_some() { Sharded::Replicated } else { Sharded::Owner };
             for class in &classes {
                 let total = d.total(&mut self.terms, part, *class, sum).expect("well-typed");
                 let of_class = joined(sharded, &self.eval(total)).expect("one owner each");

@@ -204,8 +204,23 @@ struct Sizes<'a> {
 impl Sizes<'_> {
     fn of_exchange(&self, exchange: u32) -> Option<&Rows> {
         let x = self.schedule.exchanges.get(exchange as usize)?;
-        let table = &self.schedule.tables.get(x.table as usize)?.name;
-        self.rows.iter().find(|r| r.table == *table && r.part == x.part)
+        let table = self.schedule.tables.get(x.table as usize)?;
+        // Hot rows are those of their part.
+        let part = x.part % table.sharding.parts();
+        self.rows.iter().find(|r| r.table == table.name && r.part == part)
+    }
+
+    /// How much of all entries an exchange moves: of a table with hot rows its share, as often as these are asked for.
+    fn share(&self, exchange: u32) -> f64 {
+        let schedule = self.schedule;
+        let of = |e: u32| schedule.exchanges.get(e as usize);
+        let asks = of(exchange).and_then(|x| x.leg.within()).and_then(of).or_else(|| of(exchange));
+        let Some(asks) = asks.filter(|x| x.of.is_some()) else { return 1.0 };
+        let table = schedule.tables.get(asks.table as usize);
+        let (Some(table), Some(rows)) = (table, self.of_exchange(exchange)) else { return 1.0 };
+        let hot = rows.hot.iter().filter(|(row, _)| table.hot.binary_search(row).is_ok());
+        let hot = (hot.map(|(_, n)| n).sum::<f64>() / rows.sent.max(f64::MIN_POSITIVE)).min(1.0);
+        if table.is_hot(asks.part) { hot } else { 1.0 - hot }
     }
 
     /// A size of a microbatch, or of all, given the batch's own.
@@ -219,9 +234,9 @@ impl Sizes<'_> {
             let microbatches = self.schedule.settings.microbatches;
             let reuse = self.schedule.exchanges.get(e as usize)?.reuse(microbatches)?;
             let counts = of(e)?.1.iter().find_map(|r| r.classes(reuse, way))?;
-            counts.get(c as usize).copied()
+            counts.get(c as usize).map(|n| n * self.share(e))
         };
-        let sent = |e: u32| of(e).map_or(0.0, |(sent, _)| sent);
+        let sent = |e: u32| of(e).map_or(0.0, |(sent, _)| sent * self.share(e));
         match symbol {
             Symbol::Ranks => self.ranks as f64,
             Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => {

@@ -185,8 +185,9 @@ pub(crate) fn of(
 
 fn owners(schedule: &Schedule, served: &[Vec<u64>]) -> Vec<OwnerShare> {
     let shared = |(e, x): (usize, &Exchange)| {
-        // Relays own nothing.
-        if x.leg.between().is_some() {
+        // Relays own nothing, all ranks have hot rows, and what is only listed is asked of nobody.
+        let hot = schedule.tables.get(x.table as usize).is_some_and(|t| t.is_hot(x.part));
+        if x.leg.between().is_some() || hot || x.shares.is_some() {
             return None;
         }
         let table = schedule.tables.get(x.table as usize).filter(|t| t.sharding == Sharding::RowWise)?;

@@ -8,12 +8,14 @@ use fs_schedule::{Action, Dep, Op, Place, Reuse, Schedule, Sharding, Strategy};
 mod balance;
 mod flow;
 mod form;
+mod hot;
 mod model;
 mod ranking;
 mod relay;
 mod wire;
 
 pub use balance::{BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED};
+pub use hot::HOT;
 pub use ranking::RANKING;
 pub use relay::{RELAYED, RELAYED_MODEL};
 pub use wire::ROUNDED;
