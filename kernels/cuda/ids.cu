@@ -291,17 +291,22 @@ DEVICE uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
 }
-// permutation: n, bits of the low half, both masks, six keys. moved: pairs of a key and a value, `places` (a power of two) of
-// them, or none.
+// The value of a key among pairs of a key and a value, `places` (a power of two) of them; of a key that is not there, nobody.
+DEVICE uint64_t value_of_key(const uint64_t* pairs, uint32_t places, uint64_t key) {
+    for (uint64_t at = mix(key) & (places - 1);; at = (at + 1) & (places - 1)) {
+        uint64_t found = pairs[2 * at];
+        if (found == NOBODY || found == key) {
+            return found == NOBODY ? NOBODY : pairs[2 * at + 1];
+        }
+    }
+}
+
+// permutation: n, bits of the low half, both masks, six keys. moved: pairs of a row and a slot, or none.
 DEVICE uint64_t map_row(const uint64_t* permutation, const uint64_t* moved, uint32_t places, uint64_t x, bool back) {
     if (places > 0) {
-        for (uint64_t at = mix(x) & (places - 1);; at = (at + 1) & (places - 1)) {
-            if (moved[2 * at] == x) {
-                return moved[2 * at + 1];
-            }
-            if (moved[2 * at] == NOBODY) {
-                break;
-            }
+        uint64_t slot = value_of_key(moved, places, x);
+        if (slot != NOBODY) {
+            return slot;
         }
     }
     uint64_t n = permutation[0], low_bits = permutation[1], low_mask = permutation[2], high_mask = permutation[3];
@@ -340,6 +345,54 @@ KERNEL_JOINED(slots_of_ids,
     }
     uint64_t slot = permutation ? map_row(permutation, moved, places, id, false) : id;
     slots[i] = int64_t(slot + (users ? users[i] * space : 0));
+}
+
+// Hot rows have slots behind those of all owners: slots[i] = base + the number of ids[i] among them, if it is one. numbers:
+// pairs of a row and its number. An id that no row has is none of them.
+KERNEL_JOINED(slots_of_hot,
+    (uint32_t n, const int64_t* ids, const uint64_t* numbers, uint32_t places, uint64_t base, int64_t* slots),
+    (n, ids, numbers, places, base, slots)) {
+    uint64_t i = thread_in_grid(grid);
+    if (i >= n) {
+        return;
+    }
+    uint64_t number = value_of_key(numbers, places, uint64_t(ids[i]));
+    if (number != NOBODY) {
+        slots[i] = int64_t(base + number);
+    }
+}
+
+// Entries of which those below `base` come first: these, and behind them the others below `limit` as numbers from `base` on,
+// each with its two bytes of uses, if there are any.
+KERNEL_JOINED(shares_of_entries,
+    (uint32_t n, const int64_t* ids, const uint8_t* uses, uint64_t base, uint64_t limit, int64_t* owned,
+     uint8_t* owned_uses, int64_t* hot, uint8_t* hot_uses),
+    (n, ids, uses, base, limit, owned, owned_uses, hot, hot_uses)) {
+    uint64_t i = thread_in_grid(grid);
+    if (i >= n || uint64_t(ids[i]) >= limit) {
+        return;
+    }
+    uint64_t id = uint64_t(ids[i]);
+    bool is_hot = id >= base;
+    uint64_t to = i;
+    if (is_hot) {
+        uint32_t low = 0, high = uint32_t(i);
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (uint64_t(ids[middle]) < base) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        to = i - low;
+    }
+    (is_hot ? hot : owned)[to] = int64_t(is_hot ? id - base : id);
+    if (uses) {
+        uint8_t* told = is_hot ? hot_uses : owned_uses;
+        told[2 * to] = uses[2 * i];
+        told[2 * to + 1] = uses[2 * i + 1];
+    }
 }
 
 // The rows in slots, the other way round.

@@ -7,6 +7,7 @@ use fs_kernels::cuda::lists::{
 };
 use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{Call, In, Out};
+use fs_workload::placement::HotRows;
 
 use super::common::Source;
 use super::device::{Device, Memory, PRECISIONS};
@@ -162,6 +163,26 @@ fn of_ids(m: &mut Member, source: &mut Source, n: usize) {
     let keys = m.ids(source, n, 1 << 20);
     let drawn = m.out(2 * 5 * n);
     m.add([ids::negatives(size, 5, 17, n as u32, limit as u64, In::at(keys.0), drawn)]);
+}
+
+fn of_hot_ids(m: &mut Member, source: &mut Source, n: usize) {
+    let size = n as u32;
+    let hot: Vec<u64> = (0..1 + n as u64 / 7).map(|row| 3 * row).collect();
+    let pairs = HotRows::new(&hot).unwrap().words();
+    let halves: Vec<u32> = pairs.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]).collect();
+    let (list, numbers) = (m.ids(source, n, 1000), In::at(m.words(&halves)));
+    let slots = Out::at(m.words(&vec![7; 2 * n]));
+    m.add([ids::slots_of_hot(size, list, numbers, (pairs.len() / 2) as u32, 1000, slots)]);
+    // Some below 1000, others behind them, and some that are none.
+    let (owned, all) = (n / 3, n - n / 5);
+    let entry = |i: usize| {
+        if i < all { [i as u32 % 900 + if i < owned { 0 } else { 1000 }, 0] } else { [u32::MAX; 2] }
+    };
+    let entries = In::at(m.words(&(0..n).flat_map(entry).collect::<Vec<u32>>()));
+    let told = m.bytes(source, 2 * n, 4);
+    let [low, high] = [m.out(2 * n), m.out(2 * n)];
+    let [low_uses, high_uses] = [m.out(n), m.out(n)];
+    m.add([ids::shares_of_entries(size, entries, told, 1000, 2000, low, low_uses, high, high_uses)]);
 }
 
 fn moved(m: &mut Member, source: &mut Source, n: usize) {
@@ -430,7 +451,7 @@ fn same(work: Work, precision: Precision, sizes: &[usize], seed: u64) {
 
 #[test]
 fn as_one_they_give_the_same_bits() {
-    let all: [Work; 6] = [sorted, of_ids, moved, summed, updated, of_classes];
+    let all: [Work; 7] = [sorted, of_ids, moved, summed, updated, of_classes, of_hot_ids];
     for (kind, work) in (0..).zip(all) {
         // The others have no activations.
         let precisions = if [2, 3].contains(&kind) { &PRECISIONS[..] } else { &PRECISIONS[..1] };

@@ -12,6 +12,7 @@ mod dense;
 mod device;
 mod execution;
 mod fused;
+mod hot;
 mod joined;
 mod lists;
 mod losses;

@@ -68,6 +68,7 @@ fn header(plan: &Recipe) -> Schedule {
     let mut inputs = Vec::new();
     for (t, sharding) in (0..).zip(&plan.shardings) {
         tables.push(Table {
+            hot: Vec::new(),
             placement: fs_schedule::RowPlacement::Range,
             hot: Vec::new(),
             name: format!("table{t}"),
@@ -83,6 +84,8 @@ fn header(plan: &Recipe) -> Schedule {
         for part in 0..sharding.parts() {
             let (unique, lookahead) = (plan.unique, plan.lookahead);
             exchanges.push(Exchange {
+                shares: None,
+                of: None,
                 table: t,
                 part,
                 entries,

@@ -55,7 +55,7 @@ pub(crate) use carry::{Route, routes};
 pub(crate) use inbox::receive;
 pub(crate) use rails::Rails;
 pub(crate) use rank_items::{EPS, block, digits_of, put_down};
-pub(crate) use sparse::{bound_lists, reuse};
+pub(crate) use sparse::{Found, bound_lists, reuse};
 pub use state::{Dense, Shard};
 pub(crate) use state::{initial_parameter, initial_rows};
 

@@ -98,7 +98,9 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
         let histories = env.histories.as_deref().ok_or(Fault::NoHistories)?;
         let table = &env.schedule.tables[number];
         let by_columns = matches!(table.sharding, Sharding::ColumnWise { .. });
-        let parts: Vec<_> = call.cpu.tables[number].iter().map(|t| t.read()).collect();
+        // Between runs owners have what hot rows have become.
+        let owned = table.sharding.parts() as usize;
+        let parts: Vec<_> = call.cpu.tables[number].iter().take(owned).map(|t| t.read()).collect();
         let questions = &call.batch.share.batch().questions;
         let block = block(table, &parts[0].rows, env.rank, env.ranks).len();
         let first = call.number == 0;

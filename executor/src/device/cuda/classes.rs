@@ -8,7 +8,7 @@ use fs_kernels::cuda::catalogue::{classes, ids, sort};
 use fs_kernels::cuda::driver::{Area, Driver, Memory, Touch};
 use fs_kernels::cuda::lists::{Bitmap, bits_below, sort_by};
 use fs_kernels::cuda::{In, Out};
-use fs_schedule::{Action, Extent, Sharding, Symbol, Way};
+use fs_schedule::{Action, Extent, Symbol, Way};
 
 use super::Fault;
 use super::ids::Ids;
@@ -17,7 +17,7 @@ use super::numbers::{Room, Then};
 use super::operands::Located;
 use super::transfer::check;
 use crate::device::cpu::reuse;
-use crate::device::shards::rows_per_rank;
+use crate::device::shards::shard_of;
 
 /// A set of rows, with a value for each if uses are told.
 struct Valued {
@@ -48,11 +48,8 @@ impl Rows {
 
 impl<D: Driver> Ids<'_, D> {
     fn shard(&self, exchange: u32) -> Result<u64, Fault> {
-        let table = self.job.exchange(exchange)?.1;
-        Ok(match table.sharding {
-            Sharding::RowWise => rows_per_rank(table.rows, self.job.env.ranks),
-            _ => table.rows,
-        })
+        let (plan, table) = self.job.exchange(exchange)?;
+        Ok(shard_of(table, plan.part, self.job.env.ranks))
     }
 
     /// The rows of a batch as a set, with the greatest last use of each, or the smallest first one.

@@ -20,7 +20,7 @@ use super::transfer::{asked_of, check};
 use super::{Cuda, Fault, Job, Lane};
 use crate::data::share::Column;
 use crate::device::cpu::arena::ColumnRange;
-use crate::device::cpu::{Call, Rails, bound_lists, reuse, shape};
+use crate::device::cpu::{Call, Found, Rails, bound_lists, reuse, shape};
 use crate::device::shards::rows_per_rank;
 
 /// An operation on ids that is being enqueued.
@@ -387,25 +387,32 @@ impl<'a, D: Driver> Ids<'a, D> {
     }
 
     fn unique(&mut self, exchange: u32) -> Result<(Room, Then), Fault> {
-        let (plan, table) = self.job.exchange(exchange)?;
+        let (listed, table) = self.job.exchange(exchange)?;
+        let plan = self.owned(listed)?;
         let (rows, owners) = self.shares(table);
         let rails = self.rails(plan, owners);
-        let with_uses = self.job.op.writes.len() > self.job.op.reads.len() + 2;
-        let inverses = 2 + usize::from(with_uses);
+        let behind = rows.saturating_mul(u64::from(owners));
+        let hot = self.hot(listed, table, rows);
+        let found = Found::of(listed, self.job.op.reads.len(), self.job.op.writes.len());
+        let (with_uses, inverses) = (found.uses, found.inverses());
         let mut lists = Vec::with_capacity(self.job.op.reads.len());
         for position in 0..self.job.op.reads.len() {
             let microbatch = self.call.buffer_of(true, inverses + position).and_then(|b| b.microbatch);
             lists.push(self.list(position, microbatch)?);
         }
         let n: u32 = lists.iter().map(|list| list.n).sum();
-        let room = self.room(owners as usize)?;
+        let places = owners + hot.map_or(0, |hot| hot.owners);
+        let room = self.room(places as usize)?;
         let slots = self.slots(plan.table, &lists, room.fault())?;
+        if let Some(hot) = hot {
+            self.slots_of_hot(&lists, hot, behind, slots)?;
+        }
         self.have_read(&lists)?;
         if let Some(rails) = rails {
             self.in_order((n, slots), (rows, owners), rails.places(), &[])?;
         }
         let list = In::at(slots.address);
-        let (limit, fault) = (rows.saturating_mul(u64::from(owners)), room.fault());
+        let (limit, fault) = (behind.saturating_add(hot.map_or(0, |hot| hot.rows)), room.fault());
         let entries = self.write_at_most(0, n as usize)?.flat();
         let touches = [Touch::InOut(entries)];
         let inverse = if plan.unique {
@@ -418,28 +425,37 @@ impl<'a, D: Driver> Ids<'a, D> {
                 (In::at(ranks.address), u64::from(n))
             } else {
                 let keys = self.scratch.out(n)?;
-                self.run(&ids::owners_of_ids(n, list, limit, rows, owners, limit, keys, fault), &[])?;
-                (keys.read(), u64::from(owners))
+                self.run(&ids::owners_of_ids(n, list, limit, rows, places, limit, keys, fault), &[])?;
+                (keys.read(), u64::from(places))
             };
             let (inverse, sorted) = self.grouped((n, list), (keys, below), (entries, &touches), fault)?;
             if !plan.folded {
-                let ends = self.scratch.out(owners)?;
-                self.run(&sort::bounds_of(owners, n, sorted.keys, ends), &[])?;
-                self.run(&sort::counts_of(owners, ends.read(), room.counts()), &[])?;
+                let ends = self.scratch.out(places)?;
+                self.run(&sort::bounds_of(places, n, sorted.keys, ends), &[])?;
+                self.run(&sort::counts_of(places, ends.read(), room.counts()), &[])?;
             }
             inverse
         };
         if plan.unique || plan.folded {
-            let call = ids::count_by_owner(owners, n, In::at(entries.address), rows, room.counts());
+            let call = ids::count_by_owner(places, n, In::at(entries.address), rows, room.counts());
             self.run(&call, &[Touch::In(entries)])?;
         }
         if let Some(rails) = rails {
             let memory = Memory { address: entries.address, bytes: entries.bytes() };
             self.in_order((n, memory), (rows, owners), rails.owners(), &touches)?;
         }
+        let mut uses = None;
         if with_uses {
-            let uses = self.write_at_most(2, n as usize)?.flat();
-            self.uses(exchange, &lists, In::at(inverse.address), uses, fault)?;
+            let all = if listed.shares.is_some() {
+                self.scratch.words(u64::from(n).div_ceil(2))?.first(2 * u64::from(n))
+            } else {
+                self.write_at_most(2, n as usize)?.flat()
+            };
+            self.uses(exchange, &lists, In::at(inverse.address), all, fault)?;
+            uses = Some(all);
+        }
+        if listed.shares.is_some() {
+            self.cut_shares(found, (n, entries), uses, (behind, limit))?;
         }
         let mut copies = Vec::with_capacity(lists.len());
         let mut at = 0;
@@ -457,10 +473,27 @@ impl<'a, D: Driver> Ids<'a, D> {
         let (Action::Unique { exchange } | Action::UniqueAsked { exchange }) = self.job.op.action else {
             return Err(Fault::NotTransfer);
         };
-        let (plan, table) = self.job.exchange(exchange)?;
+        let (listed, table) = self.job.exchange(exchange)?;
+        let plan = self.owned(listed)?;
+        let all: u64 = found.iter().sum();
+        self.job.learn(Symbol::Sent(exchange), all as usize);
+        let (mut found, mut position) = (found, 1);
+        if let Some(shares) = listed.shares {
+            let at = Found::of(listed, self.job.op.reads.len(), self.job.op.writes.len());
+            position = at.at(0) + 1;
+            let hot;
+            (found, hot) = found.split_at(found.len().min(self.shares(table).1 as usize));
+            let hot: u64 = hot.iter().sum();
+            self.job.learn(Symbol::Sent(shares.owned), (all - hot) as usize);
+            self.job.learn(Symbol::Sent(shares.hot), hot as usize);
+            let mut counts = self.call.write_counts(at.at(1) + 1)?;
+            let counts = counts.slice();
+            check("ranks", counts.len(), self.job.env.ranks)?;
+            counts.fill(0);
+            counts[self.job.env.rank] = hot;
+        }
         let n: u64 = found.iter().sum();
-        self.job.learn(Symbol::Sent(exchange), n as usize);
-        let mut counts = self.call.write_counts(1)?;
+        let mut counts = self.call.write_counts(position)?;
         let counts = counts.slice();
         check("ranks", counts.len(), self.job.env.ranks)?;
         counts.fill(0);

@@ -108,8 +108,10 @@ impl<D: Driver> Ids<'_, D> {
             _ => at.uses.map(|at| self.read(at)).transpose()?,
         };
         let users = (kind == Kind::Asked).then(|| self.read(at.users)).transpose()?;
-        // A relay is asked for rows of the whole table.
-        let whole = plan.leg.between().is_some() || table.sharding.owner(plan.part).is_some();
+        // A relay is asked for rows of the whole table, and hot rows have no owners.
+        let whole = plan.leg.between().is_some()
+            || table.replicates(plan.part)
+            || table.sharding.owner(plan.part).is_some();
         let owners = table.sharding == Sharding::RowWise && !whole;
         let widths = Widths {
             indices: match kind {

@@ -4,12 +4,13 @@ use fs_kernels::cuda::catalogue::{elementwise, mxint8, rows, sort};
 use fs_kernels::cuda::driver::{Driver, Launch, Memory, Stream, Touch};
 use fs_kernels::cuda::lists::{Gradients, Segments, Sorting, bits_below, scan_room, segment_sum, sort_by};
 use fs_kernels::cuda::{Call, In, Out};
-use fs_schedule::{Action, Element, Operand, Place, PoolMode};
+use fs_schedule::{Action, Element, Operand, Place, PoolMode, Symbol};
 
 use super::numbers::Numbers;
 use super::operands::Located;
 use super::plain::bytes_of;
 use super::tables::Table;
+use super::transfer::check;
 use super::{Cuda, Fault, Job};
 
 /// What became of an operation.
@@ -181,16 +182,18 @@ impl<D: Driver> Cuda<D> {
                 );
                 self.run(stream, &call, &[Touch::In(x.area), Touch::In(at.area), result(&y, add)])?;
             }
-            Action::Split { class: None, .. } => {
-                let (x, (y, add)) =
-                    (self.read_operand(job, 0, stream)?, self.written_operand(job, 0, stream)?);
+            Action::Split { exchange, class: None } => {
+                let (y, add) = self.written_operand(job, 0, stream)?;
+                let x = share_of(job, *exchange, self.read_operand(job, 0, stream)?)?;
+                check("gradients of a share", x.shape.rows, y.shape.rows)?;
                 let ((from, from_stride), (to, to_stride), (m, n)) = (x.input(), y.output(), x.size());
                 let call =
                     elementwise::real_from_float(from, from_stride, to, to_stride, u32::from(add), m, n);
                 self.run(stream, &call.of(y.precision()), &[Touch::In(x.area), result(&y, add)])?;
             }
-            Action::Split { .. } => {
+            Action::Split { exchange, .. } => {
                 let (x, at) = (self.read_operand(job, 0, stream)?, self.read_operand(job, 1, stream)?);
+                let x = share_of(job, *exchange, x)?;
                 let (y, add) = self.written_operand(job, 0, stream)?;
                 let call = rows::split(
                     y.shape.rows as u32,
@@ -207,45 +210,7 @@ impl<D: Driver> Cuda<D> {
                 let read = Touch::Rows { all: x.area, list: at.flat(), at: None, written: false };
                 self.run(stream, &call.of(y.precision()), &[read, result(&y, add)])?;
             }
-            Action::Merge { classes, .. } if classes.is_empty() => {
-                // All of them, so an addition finds nothing that stays.
-                let (x, (y, _)) = (self.read_operand(job, 0, stream)?, self.written_operand(job, 0, stream)?);
-                let call = if x.element == Element::Mxint8 {
-                    self.widen(&x, In::NULL, &y)
-                } else {
-                    let ((from, from_stride), (to, to_stride), (m, n)) = (x.input(), y.output(), x.size());
-                    elementwise::float_from_real(from, from_stride, to, to_stride, 0, m, n).of(x.precision())
-                };
-                self.run(stream, &call, &[Touch::In(x.area), Touch::Out(y.area)])?;
-            }
-            Action::Merge { classes, .. } => {
-                let (y, add) = self.written_operand(job, 0, stream)?;
-                let mut parts = Vec::with_capacity(classes.len());
-                for i in 0..classes.len() {
-                    parts.push((
-                        self.read_operand(job, 2 * i, stream)?,
-                        self.read_operand(job, 2 * i + 1, stream)?,
-                    ));
-                }
-                let placed: usize = parts.iter().map(|(rows, _)| rows.shape.rows).sum();
-                if !add && placed < y.shape.rows {
-                    self.driver.fill(stream, y.area, 0)?;
-                }
-                for (x, at) in parts {
-                    let places = In::at(at.area.address);
-                    let call = if x.element == Element::Mxint8 {
-                        self.widen(&x, places, &y)
-                    } else {
-                        let (n, cols) = (x.shape.rows as u32, x.shape.columns() as u32);
-                        let ((from, stride), (to, to_stride)) = (x.input(), y.output());
-                        let there = y.shape.rows as u32;
-                        rows::merge(n, cols, from, stride, places, to, there, to_stride, self.fault())
-                            .of(x.precision())
-                    };
-                    let put = Touch::Rows { all: y.area, list: at.flat(), at: None, written: true };
-                    self.run(stream, &call, &[Touch::In(x.area), put])?;
-                }
-            }
+            Action::Merge { classes, .. } => self.merge(job, stream, classes.len())?,
             Action::Copy => {
                 let x = self.read_operand(job, 0, stream)?;
                 let (y, add) = self.written_operand(job, 0, stream)?;
@@ -273,6 +238,58 @@ impl<D: Driver> Cuda<D> {
             _ => return Ok(Enqueued::No),
         }
         Ok(Enqueued::Done)
+    }
+
+    /// Rows that came, all or of some classes, in the order of the entries; the first merge of a share brings hot rows.
+    fn merge(&self, job: &Job<'_>, stream: Stream, classes: usize) -> Result<(), Fault> {
+        let (all, add) = self.written_operand(job, 0, stream)?;
+        let arrived = if classes == 0 { 1 } else { 2 * classes };
+        let mut y = all;
+        if job.op.reads.len() > arrived {
+            let hot = self.read_operand(job, arrived, stream)?;
+            let owned = all.shape.rows.checked_sub(hot.shape.rows).ok_or(Fault::NotTransfer)?;
+            self.put_rows(stream, &hot, &all.of_rows(owned..all.shape.rows))?;
+            y = all.of_rows(0..owned);
+        }
+        if classes == 0 {
+            // All of them, so an addition finds nothing that stays.
+            return self.put_rows(stream, &self.read_operand(job, 0, stream)?, &y);
+        }
+        let mut parts = Vec::with_capacity(classes);
+        for i in 0..classes {
+            parts.push((self.read_operand(job, 2 * i, stream)?, self.read_operand(job, 2 * i + 1, stream)?));
+        }
+        let placed: usize = parts.iter().map(|(rows, _)| rows.shape.rows).sum();
+        if !add && placed < y.shape.rows {
+            self.driver.fill(stream, y.area, 0)?;
+        }
+        for (x, at) in parts {
+            let places = In::at(at.area.address);
+            let call = if x.element == Element::Mxint8 {
+                self.widen(&x, places, &y)
+            } else {
+                let (n, cols) = (x.shape.rows as u32, x.shape.columns() as u32);
+                let ((from, stride), (to, to_stride)) = (x.input(), y.output());
+                let there = y.shape.rows as u32;
+                rows::merge(n, cols, from, stride, places, to, there, to_stride, self.fault())
+                    .of(x.precision())
+            };
+            let put = Touch::Rows { all: y.area, list: at.flat(), at: None, written: true };
+            self.run(stream, &call, &[Touch::In(x.area), put])?;
+        }
+        Ok(())
+    }
+
+    /// Rows as they travel become floats, in their order.
+    fn put_rows(&self, stream: Stream, x: &Located, y: &Located) -> Result<(), Fault> {
+        check("rows to put", x.shape.rows, y.shape.rows)?;
+        let call = if x.element == Element::Mxint8 {
+            self.widen(x, In::NULL, y)
+        } else {
+            let ((from, from_stride), (to, to_stride), (m, n)) = (x.input(), y.output(), x.size());
+            elementwise::float_from_real(from, from_stride, to, to_stride, 0, m, n).of(x.precision())
+        };
+        self.run(stream, &call, &[Touch::In(x.area), Touch::Out(y.area)])
     }
 
     /// Sums of rows by bag, and of gradients by row.
@@ -350,6 +367,17 @@ impl<D: Driver> Cuda<D> {
         // Long lists come on top of what the others have written.
         self.run(stream, &rest, &[Touch::In(x.area), Touch::InOut(y.area)])
     }
+}
+
+/// Of gradients of all entries those of an exchange's share; all, if it has none.
+fn share_of(job: &Job<'_>, exchange: u32, all: Located) -> Result<Located, Fault> {
+    let (plan, table) = job.exchange(exchange)?;
+    if plan.of.is_none() {
+        return Ok(all);
+    }
+    let n = job.batch.share.size(Symbol::Sent(plan.entries), job.op.site, None);
+    let rest = all.shape.rows.checked_sub(n).ok_or(Fault::NotTransfer)?;
+    Ok(all.of_rows(if table.is_hot(plan.part) { rest..all.shape.rows } else { 0..n }))
 }
 
 /// A result that is overwritten or added to.

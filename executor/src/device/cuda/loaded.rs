@@ -60,6 +60,13 @@ pub(super) enum Name {
     LastUses(u32),
 }
 
+/// The hot rows of a table with their numbers, as kernels take them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HotNumbers {
+    pub(super) pairs: In<u64>,
+    pub(super) places: u32,
+}
+
 /// Slots of a table whose rows are hashed or planned, as kernels take it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slots {
@@ -86,6 +93,8 @@ pub(super) struct Shelf {
     cut: [bool; 2],
     /// Per table the permutation of its rows and the rows that lie elsewhere.
     maps: Vec<[Memory; 2]>,
+    /// Per table its hot rows, each with its number.
+    hot: Vec<Memory>,
     /// Per exchange the numbers of the classes of lookups and of gradients.
     pub(super) classes: Vec<[Memory; 2]>,
 }
@@ -137,6 +146,10 @@ impl Shelf {
             let (permutation, slots) = words.map_or_else(none, |w| (w.permutation.to_vec(), w.slots));
             maps.push([keep(bytes_of(&permutation))?, keep(bytes_of(&slots))?]);
         }
+        let mut hot = Vec::new();
+        for rows in &env.hot {
+            hot.push(keep(rows.as_ref().map_or_else(Vec::new, |rows| bytes_of(&rows.words())))?);
+        }
         let mut own = Vec::new();
         for [forward, backward] in classes {
             own.push([keep(forward.clone())?, keep(backward.clone())?]);
@@ -155,7 +168,7 @@ impl Shelf {
         };
         let ring = env.batches.iter().map(|_| names()).collect();
         let cut = [assigns(0), assigns(1)];
-        Ok((Self { ring, wanted, cut, maps, classes: own }, constants))
+        Ok((Self { ring, wanted, cut, maps, hot, classes: own }, constants))
     }
 
     fn place(&self, batch: u64, name: Name) -> Result<&Mutex<Kept>, Fault> {
@@ -169,19 +182,27 @@ impl Shelf {
         Slots::of(permutation, slots)
     }
 
+    /// How kernels find hot rows of a table, if it has some.
+    pub(super) fn hot(&self, table: usize) -> Option<HotNumbers> {
+        let memory = self.hot.get(table).filter(|memory| memory.bytes > 0)?;
+        Some(HotNumbers { pairs: In::at(memory.address), places: (memory.bytes / 16) as u32 })
+    }
+
+    fn constants(&self) -> impl Iterator<Item = Memory> + '_ {
+        self.maps.iter().flatten().chain(&self.hot).chain(self.classes.iter().flatten()).copied()
+    }
+
     /// All memory, which is gone from then on.
     pub(super) fn take(&self) -> Vec<Memory> {
         let kept =
             self.ring.iter().flat_map(BTreeMap::values).map(|kept| std::mem::take(&mut kept.lock().memory));
-        let constants = self.maps.iter().flatten().chain(self.classes.iter().flatten()).copied();
-        kept.chain(constants).filter(|memory| memory.bytes > 0).collect()
+        kept.chain(self.constants()).filter(|memory| memory.bytes > 0).collect()
     }
 
     /// Bytes held.
     pub(super) fn held(&self) -> u64 {
         let kept = self.ring.iter().flat_map(BTreeMap::values).map(|kept| kept.lock().memory.bytes);
-        let constants = self.maps.iter().flatten().chain(self.classes.iter().flatten());
-        kept.chain(constants.map(|memory| memory.bytes)).sum()
+        kept.chain(self.constants().map(|memory| memory.bytes)).sum()
     }
 }
 

@@ -12,6 +12,7 @@ mod carry;
 mod classes;
 mod dense;
 mod fused;
+mod hot;
 mod ids;
 mod ids_transfer;
 mod joined;

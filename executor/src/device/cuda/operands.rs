@@ -1,5 +1,7 @@
 //! Where the operands of an operation lie.
 
+use std::ops::Range;
+
 use fs_kernels::cuda::driver::{Area, Driver, Stream};
 use fs_kernels::{Mat, mxint8};
 use fs_schedule::{Action, Buffer, Element, Operand, Place, Schedule};
@@ -40,6 +42,12 @@ impl Located {
     /// A list: all its bytes one after the other.
     pub(super) fn flat(&self) -> Area {
         self.area.joined()
+    }
+
+    /// Some of its rows.
+    pub(super) fn of_rows(&self, rows: Range<usize>) -> Self {
+        let area = self.area.rows(rows.start as u64, rows.len() as u64);
+        Self { area, shape: ColumnRange { rows: rows.len(), ..self.shape }, ..*self }
     }
 }
 

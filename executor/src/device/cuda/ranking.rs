@@ -167,8 +167,10 @@ impl<'a, D: Driver> Asking<'a, D> {
         let histories = env.histories.as_deref().ok_or(Fault::NoHistories)?;
         let table = &env.schedule.tables[number];
         let by_columns = matches!(table.sharding, Sharding::ColumnWise { .. });
+        // Between runs owners have what hot rows have become.
+        let owned = table.sharding.parts() as usize;
         let shapes = cuda.host.tables[number].iter().map(|shard| shard.read().columns.clone());
-        let parts = cuda.trained.tables[number].iter().copied().zip(shapes).collect();
+        let parts = cuda.trained.tables[number].iter().copied().zip(shapes).take(owned).collect();
         let first = cuda.host.tables[number][0].read().rows.clone();
         let own = block(table, &first, env.rank, env.ranks).len();
         let (batch, questions) = (job.number == 0, job.batch.share.batch().questions.len());

@@ -164,7 +164,7 @@ pub(super) fn bytes(schedule: &Schedule, rank: usize, ranks: usize) -> u64 {
     };
     let mut all: u64 = 0;
     for (t, table) in (0..).zip(&schedule.tables) {
-        for part in 0..table.sharding.parts() {
+        for part in 0..table.shards() {
             let (rows, dim) = shape(t, part);
             let width: u32 = widths(RowUpdate::from(table.optimizer).kind, dim as u32).iter().sum();
             all = all.saturating_add(rows.saturating_mul(4 * u64::from(width)));
@@ -240,7 +240,7 @@ impl Trained {
             })
         };
         let parts = |t: &fs_schedule::Table| {
-            (0..t.sharding.parts()).map(|part| table(t, part)).collect::<Result<Vec<_>, DriverError>>()
+            (0..t.shards()).map(|part| table(t, part)).collect::<Result<Vec<_>, DriverError>>()
         };
         let tables = schedule.tables.iter().map(parts).collect::<Result<Vec<_>, DriverError>>()?;
         let states = dense_states(schedule.settings.optimizer);
@@ -300,7 +300,7 @@ impl<D: Driver> Cuda<D> {
         };
         let lost = |fault: Fault| refused(fault.to_string());
         for (t, table) in schedule.tables.iter().enumerate() {
-            for part in 0..table.sharding.parts() {
+            for part in 0..table.shards() {
                 let shard = ShardRange::of(table, part, env.rank, env.ranks);
                 let (rows, dim) = ((shard.rows.end - shard.rows.start) as usize, shard.columns.len());
                 let each = (PIECE / dim.max(1)).max(1);

@@ -88,6 +88,16 @@ catalogue! { "ids.cu":
         n: u32, ids: In<i64>, rows: u64, permutation: In<u64>, moved: In<u64>, places: u32, users: In<u32>,
         space: u64, slots: Out<i64>, fault: Out<u32>,
     ) => items(n);
+    /// `slots[i]` = base + the number of `ids[i]` among hot rows, if it is one of them; otherwise it stays.
+    slots_of_hot(
+        n: u32, ids: In<i64>, numbers: In<u64>, places: u32, base: u64, slots: Out<i64>,
+    ) => items(n);
+    /// Entries below `base`, which come first, and those from there to `limit` as numbers from `base` on, each with its two
+    /// bytes of uses, if there are any.
+    shares_of_entries(
+        n: u32, ids: In<i64>, uses: In<u8>, base: u64, limit: u64, owned: Out<i64>, owned_uses: Out<u8>,
+        hot: Out<i64>, hot_uses: Out<u8>,
+    ) => items(n);
     /// The rows in slots, the other way round.
     rows_of_slots(
         n: u32, slots: In<i64>, permutation: In<u64>, moved: In<u64>, places: u32, rows: Out<i64>,
