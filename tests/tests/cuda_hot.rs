@@ -244,7 +244,7 @@ fn through_relays() {
     all_same(&cases, 4);
 }
 
-const STEPS: u64 = 9;
+const STEPS: u64 = 6;
 
 /// What is written while training goes on has the replicas as they were after its step, and who goes on from it has the bits of a
 /// run that was never stopped.

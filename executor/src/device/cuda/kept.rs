@@ -332,6 +332,12 @@ impl<D: Driver> Cuda<D> {
         Ok(Coming { staging, stream, rows: n as usize })
     }
 
+    /// The host has written some of a shard: the checkpoint of the end of a run takes it without any more waiting.
+    pub(super) fn written(&self, (t, part): (usize, usize)) -> Result<(), Fault> {
+        let kept = self.pictures.tables.get(t).and_then(|parts| parts.get(part));
+        kept.map_or(Ok(()), |kept| Ok(kept.lock().turns.updated(&*self.driver, self.between)?))
+    }
+
     /// Enqueues copies in the stream of those who take, after all updates so far and before all later ones.
     fn copy_down<A>(&self, kept: &mut Kept<A>, areas: &[Area]) -> Result<Staging, Fault> {
         let (driver, stream) = (&*self.driver, self.taking);

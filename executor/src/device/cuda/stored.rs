@@ -108,6 +108,9 @@ impl<D: Driver> Cuda<D> {
             let bytes = bytes_of(piece);
             self.send(self.between, &bytes, memory.from(at, bytes.len() as u64))?;
         }
+        if let Stored::Table(t, part, _) = what {
+            self.written((t, part))?;
+        }
         if let Stored::Parameter(p, Values::Weights) = what {
             self.round_parameter(p)?;
         }
