@@ -70,7 +70,6 @@ fn header(plan: &Recipe) -> Schedule {
         tables.push(Table {
             hot: Vec::new(),
             placement: fs_schedule::RowPlacement::Range,
-            hot: Vec::new(),
             name: format!("table{t}"),
             rows: ROWS,
             dim: DIM,
@@ -94,8 +93,6 @@ fn header(plan: &Recipe) -> Schedule {
                 windows: plan.windows,
                 folded: false,
                 leg: Leg::Whole,
-                shares: None,
-                of: None,
             });
         }
     }
