@@ -238,7 +238,8 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
             let options =
                 CompileOptions::new(strategy, plan.0).lookahead(plan.1).microbatches(plan.2).windows(windows);
             let program = fs_dsl::check_text("model.fs", &text).program;
-            program.and_then(|p| with_hot_rows(&dividing(p, plan.0), options.balance(false), 1 + n as u32 % 7))
+            program
+                .and_then(|p| with_hot_rows(&dividing(p, plan.0), options.balance(false), 1 + n as u32 % 7))
         } else {
             compiled(&text, (model.at(), model.folds()), strategy, plan)
         };

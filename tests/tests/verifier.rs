@@ -11,7 +11,7 @@ use fs_schedule::action::{Facts, Payload, Phase};
 use fs_schedule::verify::{RULES, verify};
 use fs_schedule::{Element, Engine, Op, Schedule, Strategy, WirePrecision};
 use fs_tests::mutations::{
-    BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED, Mutation, RANKING, HOT, RELAYED, RELAYED_MODEL,
+    BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED, HOT, Mutation, RANKING, RELAYED, RELAYED_MODEL,
     ROUNDED, bases, mutations,
 };
 use fs_tests::schedules::build;
