@@ -66,10 +66,8 @@ proptest! {
         let with_hot = choices(s).into_iter().filter(hot).map(|choice| (choice, true));
         let all = choices(s).into_iter().map(|choice| (choice, false)).chain(with_hot);
         for (i, (choice, hot)) in (0..).zip(all) {
-            let d = match hot {
-                true => data.build_with_hot(&choice, 10 * i, s.microbatches),
-                false => data.build(&choice, 10 * i, s.microbatches),
-            };
+            let of = if hot { Data::build_with_hot } else { Data::build };
+            let d = of(&mut data, &choice, 10 * i, s.microbatches);
             let used = data.used(&d, s.microbatches, s.sequences);
             for (rows, expanded) in expected.iter().zip(used.iter().step_by(3)) {
                 for (rows, part) in rows.iter().zip(expanded) {

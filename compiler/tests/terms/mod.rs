@@ -3,7 +3,7 @@
 
 pub(crate) mod counted;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use fs_compiler::distribution::build::{Distribution, Listed, Numbered};
 use fs_compiler::distribution::reference::{Part, World, joined};
