@@ -29,7 +29,10 @@ fn slots_of_hot_rows_are_behind_all_others() {
             let base = rows as u64 + 9;
             let wanted: Vec<i64> = (0i64..)
                 .zip(&list)
-                .map(|(i, row)| numbers.number(*row as u64).map_or(-i, |number| (base + number) as i64))
+                .map(|(i, row)| match numbers.number(*row as u64).filter(|_| *row >= 0) {
+                    Some(number) => (base + number) as i64,
+                    None => -i,
+                })
                 .collect();
             moved += wanted.iter().filter(|slot| **slot >= base as i64).count();
             let words = numbers.words();

@@ -167,7 +167,7 @@ fn of_ids(m: &mut Member, source: &mut Source, n: usize) {
 
 fn of_hot_ids(m: &mut Member, source: &mut Source, n: usize) {
     let size = n as u32;
-    let hot: Vec<u64> = (0..1 + n as u64 / 7).map(|row| 3 * row).collect();
+    let hot: Vec<u64> = (0..=n as u64 / 7).map(|row| 3 * row).collect();
     let pairs = HotRows::new(&hot).unwrap().words();
     let halves: Vec<u32> = pairs.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]).collect();
     let (list, numbers) = (m.ids(source, n, 1000), In::at(m.words(&halves)));
