@@ -234,8 +234,8 @@ fn evaluations_and_files_see_the_replicas() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{program} {args:?}: {said}");
     };
-    let trained = |strategy: &str, hot: u32| {
-        let table = format!("items:hot={hot}");
+    let trained = |strategy: &str, sharding: &str, hot: u32| {
+        let table = format!("items:hot={hot},sharding={sharding}");
         run(
             "fsc",
             &["compile", "m.fs", "--ranks", "3", "--strategy", strategy, "--table", &table, "-o", "s.json"],
@@ -248,13 +248,15 @@ fn evaluations_and_files_see_the_replicas() {
         let weights = fs::read(folder.path().join("w.safetensors")).unwrap();
         (schedule["tables"][0]["hot"].clone(), report["evaluation"]["model"].clone(), weights)
     };
-    let (none, plain, weights) = trained("serial", 0);
-    assert!(none.is_null() && plain.is_object(), "{none} {plain}");
-    for (strategy, hot) in [("serial", 6), ("pec", 6), ("pec", 60)] {
-        let (rows, evaluation, saved) = trained(strategy, hot);
-        assert_eq!(rows.as_array().map(Vec::len), Some(hot as usize), "{rows}");
-        assert_eq!(evaluation, plain, "{strategy} {hot}");
-        assert!(saved == weights, "{strategy} {hot}");
+    for sharding in ["row_wise", "column_wise"] {
+        let (none, plain, weights) = trained("serial", sharding, 0);
+        assert!(none.is_null() && plain.is_object(), "{none} {plain}");
+        for (strategy, hot) in [("serial", 6), ("pec", 6), ("pec", 60)] {
+            let (rows, evaluation, saved) = trained(strategy, sharding, hot);
+            assert_eq!(rows.as_array().map(Vec::len), Some(hot as usize), "{rows}");
+            assert_eq!(evaluation, plain, "{strategy} {sharding} {hot}");
+            assert!(saved == weights, "{strategy} {sharding} {hot}");
+        }
     }
 }
 
