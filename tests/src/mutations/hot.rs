@@ -125,9 +125,12 @@ pub const HOT: &[Mutation] = &[
     }),
     says("a list that asks owners by itself", "operands", |s| {
         let (list, owned) = (0..).zip(&s.exchanges).find_map(|(e, x)| Some((e, x.shares?.owned)))?;
-        let asks = all(s, |a| matches!(a, Action::AllToAllIds { .. }));
-        let of = asks.into_iter().find(|at| s.train.ops[*at].action.exchanges() == [owned])?;
-        s.train.ops[of].action = Action::AllToAllIds { exchanges: vec![list] };
+        let ops = s.train.ops.iter_mut();
+        let all = ops.filter_map(|op| match &mut op.action {
+            Action::AllToAllIds { exchanges } => Some(exchanges),
+            _ => None,
+        });
+        *all.flatten().find(|e| **e == owned)? = list;
         Some(())
     }),
     says("a share that lists its entries by itself", "operands", |s| {
@@ -191,19 +194,10 @@ pub const HOT: &[Mutation] = &[
         pools.flat_map(|op| &mut op.reads).find(|o| o.place == whole)?.place = hot;
         Some(())
     }),
-    order("hot rows that are looked up before they are updated", "fresh-read", |s| {
-        let looks = of_hot(s, |a| matches!(a, Action::Gather { .. }));
-        let updates = of_hot(s, |a| matches!(a, Action::Apply { .. }));
-        let (a, g) = updates.iter().find_map(|a| {
-            let e = s.train.ops[*a].action.exchanges();
-            Some((*a, *looks.iter().find(|g| s.train.ops[**g].action.exchanges() == e)?))
-        })?;
-        unorder(s, a, g, 1)
-    }),
-    order("hot rows that are merged before they are looked up", "fresh", |s| {
-        let at = *bringing(s).first()?;
-        let rows = s.train.ops[at].reads.last()?.place;
-        let from = s.train.ops.iter().position(|op| op.writes.iter().any(|w| w.place == rows))?;
+    order("hot rows that are updated before all gradients are there", "fresh", |s| {
+        let at = *of_hot(s, |a| matches!(a, Action::Apply { .. })).first()?;
+        let gradients = s.train.ops[at].reads.last()?.place;
+        let from = s.train.ops.iter().position(|op| op.writes.iter().any(|w| w.place == gradients))?;
         unorder(s, from, at, 0)
     }),
 ];
