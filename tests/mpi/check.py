@@ -157,6 +157,32 @@ def relays(given, folder):
     ok("rows through relays: 2, 3 and 4 processes train the bits of threads without them")
 
 
+def hot_rows(given, folder):
+    """Replicas of hot rows: the bits of a schedule without, on threads and on 2 and 3 processes."""
+    for sharding in ["row_wise", "table_wise", "column_wise"]:
+        (folder / "m.fs").write_text(MODEL.replace("SHARDING", sharding).replace("BALANCE", "balance off"))
+        for strategy in ["serial", "prefetch", "pec"]:
+            want = None
+            for hot in [0, 12]:
+                compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "3", "--cluster", "local"]
+                compile_ += ["--strategy", strategy, "--table", f"a:hot={hot}"]
+                done = subprocess.run(compile_, cwd=folder, capture_output=True, text=True)
+                if done.returncode != 0:
+                    fail(f"hot rows {sharding} {strategy}: {done.stderr}")
+                train = [given.fsx, "run", "m.json", "-q", "--save"]
+                subprocess.run(train + ["threads.safetensors"], cwd=folder, check=True)
+                end = (folder / "threads.safetensors").read_bytes()
+                want = want or end
+                if end != want:
+                    fail(f"hot rows {sharding} {strategy}: threads train other bits")
+            for processes in [2, 3]:
+                code, _, err, _ = Job(MPIRUN + ["-np", str(processes)] + train + ["mpi.safetensors"], folder).end(60)
+                if code != 0 or (folder / "mpi.safetensors").read_bytes() != want:
+                    fail(f"hot rows {sharding} {strategy}: {processes} processes: {code}\n{err}")
+                (folder / "mpi.safetensors").unlink()
+    ok("hot rows: 2 and 3 processes train the bits of threads without them")
+
+
 # Both ranks of a host use nearly all rows of a batch.
 SHARED = """
 model m {
@@ -606,6 +632,7 @@ def main():
         folder = Path(name)
         equal(given, folder)
         relays(given, folder)
+        hot_rows(given, folder)
         long(given, folder)
         traced(given, folder)
         failures(given, folder)

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use fs_compiler::{At, CompileOptions, Strategy, compile_with};
-use fs_dsl::checked::Cluster;
+use fs_compiler::{At, CompileError, CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::{Cluster, Program};
 use fs_executor::device::Device;
 use fs_executor::session::{Checkpoint, Every};
 use fs_executor::{Error, Observer, Options, Report, Session};
@@ -98,6 +98,28 @@ pub fn session(schedule: &Schedule, options: Options) -> Session<f32> {
 /// Options of a run that is not evaluated.
 pub fn options() -> Options {
     Options::default().evaluate(false)
+}
+
+/// Small machines with so many ranks each, of which some make a cluster.
+pub fn nodes_of(ranks: u32) -> Cluster {
+    let local = fs_dsl::cluster::preset("local").expect("a preset");
+    Cluster { nodes: 8, gpus_per_node: ranks, ..local }
+}
+
+/// The schedule of a program, unless a pass or the import says that it cannot be.
+pub fn compiled_if_it_can_be(program: &Program, options: &CompileOptions) -> Option<Schedule> {
+    match compile_with(program, options) {
+        Ok(compiled) => Some(compiled.schedule),
+        Err(CompileError::Pass(_) | CompileError::Import(_)) => None,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// The state after so many steps, with operations delayed at random if that is asked for.
+pub fn trained(schedule: &Schedule, steps: u64, stress: Option<u64>) -> Vec<Vec<u32>> {
+    let mut session = session(schedule, options().steps(steps).stress(stress));
+    session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+    state(&session).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// States after each number of steps, up to so many.

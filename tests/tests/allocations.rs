@@ -6,6 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fs_compiler::distribution::TableOptions;
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Cluster;
 use fs_executor::transport::link::EmulatedLink;
@@ -155,6 +156,25 @@ fn steps_allocate_nothing() {
                 apart(&schedule, &[vec![0], vec![1]], &what);
             }
         }
+    }
+    // Replicas of hot rows.
+    for (text, strategy, microbatches) in [
+        (&jagged, Strategy::Serial, 1),
+        (&jagged, Strategy::Pec, 2),
+        (&columns, Strategy::Prefetch, 1),
+        (&columns, Strategy::Pec, 1),
+    ] {
+        let program = fs_dsl::check_text("model.fs", text).program.expect("the model checks");
+        let tables = TableOptions::default().hot([("a".to_owned(), 30)]);
+        let options = CompileOptions::new(strategy, 2).microbatches(microbatches).tables(tables);
+        let schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
+        assert_eq!(schedule.tables[0].hot.len(), 30);
+        let session = Session::<f32>::new(schedule.clone(), Options::default().evaluate(false));
+        let mut counts = Counts::default();
+        session.unwrap_or_else(|e| panic!("{e}")).run(&mut counts).unwrap_or_else(|e| panic!("{e}"));
+        let what = format!("{strategy:?} with hot rows, {microbatches} microbatches\n{text}");
+        check(&counts, &what);
+        apart(&schedule, &[vec![0], vec![1]], &what);
     }
     // Sums node by node.
     let program = fs_dsl::check_text("model.fs", &jagged).program.expect("the model checks");

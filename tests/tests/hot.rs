@@ -8,31 +8,20 @@ use std::fs;
 use std::process::Command;
 
 use fs_compiler::distribution::{Lookahead, TableOptions};
-use fs_compiler::{At, CompileError, CompileOptions, Strategy, compile_with};
-use fs_dsl::checked::{Cluster, Program};
-use fs_executor::{Options, Session};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::Program;
 use fs_schedule::{Action, Data, Schedule, Sharding, verify};
 use fs_tests::interpreter::{Order, State, Workload, reference, run};
 use fs_tests::models::{Features, models, windows};
-use fs_tests::training::{OPTIMIZERS, checkpoints, leaving, model, options, session, state, states};
+use fs_tests::training::{
+    OPTIMIZERS, checkpoints, compiled_if_it_can_be, leaving, model, nodes_of, options, session, state,
+    states, trained,
+};
 use fs_tests::{binary, checked, dividing};
 use proptest::prelude::{Strategy as Strategies, *};
 
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
 const STEPS: u64 = 3;
-
-/// A machine with nodes of so many ranks.
-fn cluster(node: u32) -> Cluster {
-    let local = fs_dsl::cluster::preset("local").expect("a preset");
-    Cluster { nodes: 8, gpus_per_node: node, ..local }
-}
-
-fn trained(schedule: &Schedule, stress: Option<u64>) -> Vec<Vec<u32>> {
-    let options = Options::default().evaluate(false).steps(STEPS).stress(stress);
-    let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
-    session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
-    state(&session).expect("state")
-}
 
 /// What is chosen for one table: hot rows, relays, unique rows, a lookahead, where rows live.
 type Chosen = (u32, Option<bool>, Option<bool>, Option<Option<u32>>, Option<&'static str>);
@@ -60,15 +49,6 @@ fn tables(program: &Program, chosen: &[Chosen]) -> TableOptions {
     options
 }
 
-fn compiled(program: &Program, options: &CompileOptions) -> Option<Schedule> {
-    match compile_with(program, options) {
-        Ok(compiled) => Some(compiled.schedule),
-        // A model may ask for what cannot be: replicas have no hot rows, a row-wise optimizer no columns.
-        Err(CompileError::Pass(_) | CompileError::Import(_)) => None,
-        Err(e) => panic!("{e}"),
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: if std::env::var_os("FS_THOROUGH").is_some() { 600 } else { 40 },
@@ -90,14 +70,15 @@ proptest! {
         let text = model.text();
         let program = dividing(checked(&text), ranks);
         let machine = CompileOptions::new(Strategy::Serial, ranks)
-            .cluster(cluster(node))
+            .cluster(nodes_of(node))
             .balance(balance.is_some())
             .balance_at(balance);
-        let Some(plain) = compiled(&program, &machine) else { return Ok(()) };
+        // A model may ask for what cannot be: replicas have no hot rows, a row-wise optimizer no columns.
+        let Some(plain) = compiled_if_it_can_be(&program, &machine) else { return Ok(()) };
         let mut choices = tables(&program, &chosen).windows(windows(&program, &picks));
         let options = machine.clone().policy(fs_compiler::sched::policy::of(strategy));
         let options = options.lookahead(lookahead);
-        let asked = |choices: &TableOptions| compiled(&program, &options.clone().tables(choices.clone()));
+        let asked = |choices: &TableOptions| compiled_if_it_can_be(&program, &options.clone().tables(choices.clone()));
         let replicated = |name: &String| {
             plain.tables.iter().any(|t| t.name == *name && t.sharding == Sharding::DataParallel)
         };
@@ -112,10 +93,12 @@ proptest! {
             choices.hot.retain(|name, _| !replicated(name));
             asked(&choices)
         });
-        // Of data that are not generated nobody knows which rows are hot, and nobody folds where all have hot ones.
+        // Of data that are not generated nobody knows which rows are hot, and nobody folds where all tables have hot ones.
         let Some(other) = other else {
+            let hot = |t: &fs_schedule::Table| choices.hot.get(&t.name).is_some_and(|n| *n > 0);
+            let all = plain.tables.iter().all(|t| t.sharding == Sharding::DataParallel || hot(t));
             prop_assert!(
-                balance == Some(At::Folded) || !matches!(plain.data, Some(Data::Generate { .. })),
+                (balance == Some(At::Folded) && all) || !matches!(plain.data, Some(Data::Generate { .. })),
                 "{:?}\n{}", choices, text
             );
             return Ok(());
@@ -148,7 +131,7 @@ proptest! {
             }
         }
         if matches!(plain.data, Some(Data::Generate { .. })) {
-            prop_assert_eq!(trained(&other, Some(seed)), trained(&plain, None), "{:?}\n{}", choices, text);
+            prop_assert_eq!(trained(&other, STEPS, Some(seed)), trained(&plain, STEPS, None), "{:?}\n{}", choices, text);
         }
     }
 }
@@ -234,7 +217,7 @@ fn evaluations_and_files_see_the_replicas() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{program} {args:?}: {said}");
     };
-    let trained = |strategy: &str, sharding: &str, hot: u32| {
+    let outcome = |strategy: &str, sharding: &str, hot: u32| {
         let table = format!("items:hot={hot},sharding={sharding}");
         run(
             "fsc",
@@ -249,10 +232,10 @@ fn evaluations_and_files_see_the_replicas() {
         (schedule["tables"][0]["hot"].clone(), report["evaluation"]["model"].clone(), weights)
     };
     for sharding in ["row_wise", "column_wise"] {
-        let (none, plain, weights) = trained("serial", sharding, 0);
+        let (none, plain, weights) = outcome("serial", sharding, 0);
         assert!(none.is_null() && plain.is_object(), "{none} {plain}");
         for (strategy, hot) in [("serial", 6), ("pec", 6), ("pec", 60)] {
-            let (rows, evaluation, saved) = trained(strategy, sharding, hot);
+            let (rows, evaluation, saved) = outcome(strategy, sharding, hot);
             assert_eq!(rows.as_array().map(Vec::len), Some(hot as usize), "{rows}");
             assert_eq!(evaluation, plain, "{strategy} {sharding} {hot}");
             assert!(saved == weights, "{strategy} {sharding} {hot}");
@@ -291,7 +274,11 @@ fn hot_rows_need_owners_and_a_law() {
         compile_with(&checked(&text), &options).expect_err("it cannot be").to_string()
     };
     let everywhere = error("data_parallel", 4, "", None);
-    assert!(everywhere.contains("every rank has all of its rows"), "{everywhere}");
+    assert!(everywhere.contains("every rank has all of its rows; leave out `hot`"), "{everywhere}");
+    // What the compiler would replicate it gives owners.
+    let text = model("auto", OPTIMIZERS[0], 60, true);
+    let open = small(&text, Strategy::Pec, (2, 1), 4);
+    assert!(open.tables.iter().all(|t| t.sharding != Sharding::DataParallel && t.hot.len() == 4));
     let many = error("row_wise", 4097, "", None);
     assert!(many.contains("4097 hot rows, the most is 4096"), "{many}");
     let unknown = error("row_wise", 4, "workload w { safetensors \"x.safetensors\" }", None);

@@ -4,31 +4,17 @@
 use std::collections::BTreeSet;
 
 use fs_compiler::distribution::{Lookahead, TableOptions};
-use fs_compiler::{At, CompileError, CompileOptions, Strategy, compile_with};
-use fs_dsl::checked::{Cluster, Program};
-use fs_executor::{Options, Session};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::Program;
 use fs_schedule::{Action, Data, Engine, Leg, Schedule, verify};
 use fs_tests::interpreter::{Order, Workload, reference, run};
 use fs_tests::models::{Features, models, windows};
-use fs_tests::training::state;
+use fs_tests::training::{compiled_if_it_can_be, nodes_of, trained};
 use fs_tests::{checked, dividing};
 use proptest::prelude::{Strategy as Strategies, *};
 
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
 const STEPS: u64 = 3;
-
-/// A machine with nodes of so many ranks.
-fn cluster(node: u32) -> Cluster {
-    let local = fs_dsl::cluster::preset("local").expect("a preset");
-    Cluster { nodes: 8, gpus_per_node: node, ..local }
-}
-
-fn trained(schedule: &Schedule, stress: Option<u64>) -> Vec<Vec<u32>> {
-    let options = Options::default().evaluate(false).steps(STEPS).stress(stress);
-    let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
-    session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
-    state(&session).expect("state")
-}
 
 /// What is chosen for one table: through relays or not, unique rows, a lookahead, where rows live.
 type Chosen = (bool, Option<bool>, Option<Option<u32>>, Option<&'static str>);
@@ -51,15 +37,6 @@ fn tables(program: &Program, chosen: &[Chosen]) -> TableOptions {
         options.sharding.extend(sharding.map(|s| (name, s.to_owned())));
     }
     options
-}
-
-fn compiled(program: &Program, options: &CompileOptions) -> Option<Schedule> {
-    match compile_with(program, options) {
-        Ok(compiled) => Some(compiled.schedule),
-        // A model may ask for what cannot be: replicas have no relays, a row-wise optimizer no columns.
-        Err(CompileError::Pass(_) | CompileError::Import(_)) => None,
-        Err(e) => panic!("{e}"),
-    }
 }
 
 fn relayed(s: &Schedule) -> bool {
@@ -87,16 +64,17 @@ proptest! {
         let text = model.text();
         let program = dividing(checked(&text), ranks);
         let machine = CompileOptions::new(Strategy::Serial, ranks)
-            .cluster(cluster(node))
+            .cluster(nodes_of(node))
             .balance(balance.is_some())
             .balance_at(balance);
-        let Some(plain) = compiled(&program, &machine) else { return Ok(()) };
+        // A model may ask for what cannot be: replicas have no relays, a row-wise optimizer no columns.
+        let Some(plain) = compiled_if_it_can_be(&program, &machine) else { return Ok(()) };
         prop_assert_eq!(plain.settings.node, Some(node));
         prop_assert!(!relayed(&plain));
         let mut choices = tables(&program, &chosen).windows(windows(&program, &picks));
         let options = machine.clone().policy(fs_compiler::sched::policy::of(strategy));
         let options = options.lookahead(lookahead);
-        let asked = |choices: &TableOptions| compiled(&program, &options.clone().tables(choices.clone()));
+        let asked = |choices: &TableOptions| compiled_if_it_can_be(&program, &options.clone().tables(choices.clone()));
         let other = asked(&choices).or_else(|| {
             // Where tables live stays as the model says.
             choices.sharding.clear();
@@ -147,7 +125,7 @@ proptest! {
             }
         }
         if matches!(plain.data, Some(Data::Generate { .. })) {
-            prop_assert_eq!(trained(&other, Some(seed)), trained(&plain, None), "{:?}\n{}", choices, text);
+            prop_assert_eq!(trained(&other, STEPS, Some(seed)), trained(&plain, STEPS, None), "{:?}\n{}", choices, text);
         }
     }
 }
@@ -162,7 +140,7 @@ fn small(relay: bool, strategy: Strategy) -> Schedule {
          }
          train { batch 64  steps 4  optimizer sgd(lr: 0.1) }
          workload w { generate { lengths uniform(5, 5)  ids uniform  labels bernoulli(0.5)  samples 640 } }";
-    let options = CompileOptions::new(strategy, 4).cluster(cluster(2));
+    let options = CompileOptions::new(strategy, 4).cluster(nodes_of(2));
     let tables = TableOptions::default().relay([("a".to_owned(), relay)]);
     compile_with(&checked(text), &options.tables(tables)).expect("it compiles").schedule
 }
@@ -204,7 +182,8 @@ fn relays_need_nodes_and_owners() {
     };
     let tables = TableOptions::default().relay([("a".to_owned(), true)]);
     let error = |sharding: &str, ranks, node| {
-        let options = CompileOptions::new(Strategy::Pec, ranks).cluster(cluster(node)).tables(tables.clone());
+        let options =
+            CompileOptions::new(Strategy::Pec, ranks).cluster(nodes_of(node)).tables(tables.clone());
         compile_with(&model(sharding), &options).expect_err("it cannot be").to_string()
     };
     let one = error("row_wise", 2, 2);

@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 
 use fs_compiler::distribution::{Lookahead, TableOptions};
 use fs_compiler::search::{self, candidates};
-use fs_compiler::{At, CompileError, CompileOptions, Strategy, compile_with};
-use fs_dsl::checked::{Cluster, Program};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::transport::wire::World;
 use fs_executor::{Options, Session};
 use fs_schedule::verify::verify;
@@ -15,17 +14,11 @@ use fs_schedule::{Action, Data, Element, Leg, Place, Schedule, WirePrecision};
 use fs_tests::interpreter::{Order, Workload, reference, run};
 use fs_tests::models::{Features, models};
 use fs_tests::pipes::joined;
-use fs_tests::training::{model, state};
+use fs_tests::training::{compiled_if_it_can_be, model, nodes_of, state, trained};
 use fs_tests::{checked, dividing, rounding};
 use proptest::prelude::{Strategy as Strategies, *};
 
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
-
-/// A machine with nodes of so many ranks.
-fn cluster(node: u32) -> Cluster {
-    let local = fs_dsl::cluster::preset("local").unwrap();
-    Cluster { nodes: 8, gpus_per_node: node, ..local }
-}
 
 fn wires() -> impl Strategies<Value = WirePrecision> {
     let rows = prop::sample::select(vec![Element::Real, Element::Bf16, Element::Mxint8]);
@@ -33,22 +26,6 @@ fn wires() -> impl Strategies<Value = WirePrecision> {
     let all = (rows, floats(), floats());
     let all = all.prop_map(|(rows, gradients, dense)| WirePrecision { rows, gradients, dense });
     all.prop_filter("something is rounded", |wire| !wire.is_plain())
-}
-
-fn trained(schedule: &Schedule, stress: Option<u64>) -> Vec<Vec<u32>> {
-    let options = Options::default().evaluate(false).steps(3).stress(stress);
-    let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
-    session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
-    state(&session).unwrap()
-}
-
-fn compiled(program: &Program, options: &CompileOptions) -> Option<Schedule> {
-    match compile_with(program, options) {
-        Ok(compiled) => Some(compiled.schedule),
-        // A model may ask for what cannot be: replicas have no relays, a row-wise optimizer no columns.
-        Err(CompileError::Pass(_) | CompileError::Import(_)) => None,
-        Err(e) => panic!("{e}"),
-    }
 }
 
 /// What is chosen for one table: through relays or not, a lookahead, where rows live.
@@ -100,11 +77,11 @@ proptest! {
         let text = rounding(&model.text(), wire);
         let program = dividing(checked(&text), ranks);
         let machine = |balance: Option<At>| {
-            let options = CompileOptions::new(Strategy::Serial, ranks).cluster(cluster(node));
+            let options = CompileOptions::new(Strategy::Serial, ranks).cluster(nodes_of(node));
             options.balance(balance.is_some()).balance_at(balance)
         };
         let Some((machine, plain)) = [balance, None].into_iter().find_map(|balance| {
-            Some((machine(balance), compiled(&program, &machine(balance))?))
+            Some((machine(balance), compiled_if_it_can_be(&program, &machine(balance))?))
         }) else { return Ok(()) };
         prop_assert_eq!(plain.settings.wire, wire);
         prop_assert_eq!(verify(&plain), vec![], "{}", text);
@@ -121,7 +98,7 @@ proptest! {
                     tables.relay.insert(name.clone(), *relay);
                 }
             }
-            Some((compiled(&program, &options.clone().tables(tables.clone()))?, tables))
+            Some((compiled_if_it_can_be(&program, &options.clone().tables(tables.clone()))?, tables))
         });
         let (other, tables) = found.expect("a schedule as the model says");
         prop_assert_eq!(verify(&other), vec![], "{:?}\n{}", tables, text);
@@ -131,7 +108,7 @@ proptest! {
         let work = Workload { seed, batches: 5, ranks };
         // What the interpreter knows of the model without rounding (not normalised rows cut by columns) it knows with it.
         let real = text.replace("_dist bf16", "_dist f32").replace("_dist mxint8", "_dist f32");
-        let real = compiled(&dividing(checked(&real), ranks), &options.tables(tables.clone()));
+        let real = compiled_if_it_can_be(&dividing(checked(&real), ranks), &options.tables(tables.clone()));
         if reference(&real.expect("as with rounding"), &work).is_ok() {
             let want = reference(&other, &work).unwrap_or_else(|e| panic!("{e}\n{tables:?}\n{text}"));
             let order = Order { slow: BTreeSet::new(), seed, skipped_are_free: false };
@@ -140,7 +117,7 @@ proptest! {
             }
         }
         if matches!(plain.data, Some(Data::Generate { .. })) {
-            prop_assert_eq!(trained(&other, Some(seed)), trained(&plain, None), "{:?}\n{}", tables, text);
+            prop_assert_eq!(trained(&other, 3, Some(seed)), trained(&plain, 3, None), "{:?}\n{}", tables, text);
         }
     }
 }
@@ -177,7 +154,7 @@ fn alike(ranks: u32, node: u32, relay: bool, wire: WirePrecision) -> Schedule {
          train {{ batch {batch}  steps 3  optimizer sgd(lr: 1) }}
          workload w {{ generate {{ lengths fixed(3)  ids uniform  labels bernoulli(0.9999999) }} }}"
     );
-    let options = CompileOptions::new(Strategy::Pec, ranks).cluster(cluster(node));
+    let options = CompileOptions::new(Strategy::Pec, ranks).cluster(nodes_of(node));
     let tables = TableOptions::default().relay([("a".to_owned(), relay)]);
     let schedule = compile_with(&checked(&rounding(&text, wire)), &options.tables(tables)).unwrap().schedule;
     assert_eq!(schedule.exchanges.iter().any(|x| matches!(x.leg, Leg::Between { .. })), relay);
@@ -265,7 +242,7 @@ fn between_processes_they_take_less() {
     let sent = |wire: WirePrecision, strategy: Strategy| {
         let options = CompileOptions::new(strategy, 3);
         let schedule = compile_with(&checked(&rounding(text, wire)), &options).unwrap().schedule;
-        let alone = trained(&schedule, None);
+        let alone = trained(&schedule, 3, None);
         let run = |world: World| {
             let options = Options::default().evaluate(false).steps(3).world(world);
             let mut session = Session::<f32>::new(schedule.clone(), options).unwrap();
@@ -360,7 +337,7 @@ fn no_block_is_cut() {
         let whole = compiled(dim, ranks, "row_wise").unwrap().schedule;
         let cut = compiled(dim, ranks, "column_wise").unwrap().schedule;
         assert_eq!(cut.exchanges.len(), parts);
-        assert_eq!(trained(&cut, Some(7)), trained(&whole, None), "{dim} columns on {ranks} ranks");
+        assert_eq!(trained(&cut, 3, Some(7)), trained(&whole, 3, None), "{dim} columns on {ranks} ranks");
         let mut other = cut;
         let fs_schedule::Sharding::ColumnWise { ranks } = &mut other.tables[0].sharding else {
             panic!("cut")

@@ -103,7 +103,7 @@ impl FromStr for TableArg {
                 "sharding" => arg.sharding = Some(value.to_owned()),
                 "placement" => arg.placement = Some(value.to_owned()),
                 "hot" => {
-                    let number = value.parse().map_err(|_| wrong("hot", "a number of rows"));
+                    let number = value.parse().map_err(|_| wrong("hot", "a number of rows from 0 to 4096"));
                     arg.hot = Some(number?);
                 }
                 "group" => {

@@ -192,7 +192,10 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     // What is said of all anyway keeps nothing apart.
     let folded = plan.balance_at == Some(At::Folded);
     let unlike = tables.fold.iter().filter(|(_, on)| **on != folded);
-    let unlike = fold(unlike.map(|(name, on)| (name.clone(), *on)).collect());
+    let unlike = unlike.map(|(name, on)| (name.clone(), *on));
+    // Nobody lists rows for others of which all ranks have some.
+    let hot = tables.hot.iter().filter(|(name, n)| folded && **n > 0 && !tables.fold.contains_key(*name));
+    let unlike = fold(unlike.chain(hot.map(|(name, _)| (name.clone(), false))).collect());
     let groups = per_table("groups=", &PerTable { others: None, named: tables.groups.clone() });
     let groups = braced(vec![groups, unlike]);
     let buckets = match (plan.bucket_bytes, plan.latency_bytes) {

@@ -166,8 +166,8 @@ pub static PASSES: &[Pass] = &[
             ),
             (
                 "hot",
-                "none",
-                "`items:256`: so many rows of these tables, of those that are asked for most, that all ranks have",
+                "no rows",
+                "`items:256`: so many rows of these tables, of those that are asked for most, that all ranks have; fewer, if no more are known to be asked for more than once",
             ),
         ],
         statistics: &[

@@ -76,7 +76,7 @@ pub enum OptionError {
     NothingCarried,
     /// Rows that nobody is asked for.
     #[error(
-        "samples cannot move at `folded`: no owner is asked for rows by the ranks that use them, which have all or ask a relay; use `ids`"
+        "samples cannot move at `folded`: no owner is asked for rows by the ranks that use them, which have all or hot ones or ask a relay; use `ids`"
     )]
     NothingAsked,
     /// Rows that nobody can ask for on behalf of others.

@@ -115,7 +115,7 @@ pub enum PlacementError {
     },
     /// Hot rows of a table of which every rank has all.
     #[error(
-        "table {table} has hot rows, but every rank has all of its rows: they are for tables whose rows have owners"
+        "table {table} has hot rows, but every rank has all of its rows; leave out `hot`, or give its rows owners (`sharding=row_wise`)"
     )]
     NoOwners {
         /// The table's name.
@@ -128,6 +128,14 @@ pub enum PlacementError {
         table: String,
         /// As asked for.
         hot: u32,
+    },
+    /// Hot rows of data that nobody has counted.
+    #[error(
+        "table {table}: nothing says which rows are asked for most, so none can be hot; compile with the data that the model names (without `--assume workload`), with a profile (fsx profile, fsc compile --profile), or with data that are generated"
+    )]
+    NoneHot {
+        /// The table's name.
+        table: String,
     },
     /// A law of ids that cannot be.
     #[error("table {table}: {law}")]
@@ -180,6 +188,7 @@ pub(super) fn run(
     let planner = Planner {
         total: loads.iter().map(|l| l.lookups(f64::from(ranks))).sum(),
         loads,
+        hot: tables.iter().map(|t| hot.get(&t.name).is_some_and(|n| *n > 0)).collect(),
         tables: &tables,
         rows,
         ranks,
@@ -324,6 +333,8 @@ impl Asked {
 struct Planner<'a> {
     tables: &'a [Table],
     loads: Vec<Load>,
+    /// Tables with hot rows: the others have owners.
+    hot: Vec<bool>,
     /// What rows are on their way.
     rows: Element,
     /// Work of all tables.
@@ -413,7 +424,7 @@ impl Planner<'_> {
         let exchanged =
             load.unique * load.sent.iter().sum::<f64>() * (ranks - 1.0) / ranks + 2.0 * self.latency;
         let small = load.bytes <= SMALL.min(self.memory / SMALL_PART) && u32::try_from(t.rows).is_ok();
-        if small && gathered < exchanged {
+        if small && gathered < exchanged && !self.hot[i] {
             let reason = format!(
                 "{} on every rank, and gathering its gradients ({} a step) is cheaper than sending rows and gradients",
                 bytes(load.bytes),

@@ -166,7 +166,7 @@ impl<'a> Known<'a> {
                 .map_err(|law| PlacementError::Law { table: table.name.clone(), law })?;
             ((0..table.rows.min(most as u64)).map(|rank| sampler.row(rank)).collect(), "expected")
         } else {
-            return Err(PlacementError::Uncounted { table: table.name.clone() }.into());
+            return Err(PlacementError::NoneHot { table: table.name.clone() }.into());
         };
         hot.truncate(most);
         hot.sort_unstable();

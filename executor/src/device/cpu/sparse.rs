@@ -132,13 +132,17 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     tell(c, (plan, table), rails, &unique.counts[..owners], at + 1)?;
     if with_uses {
         bound(c, exchange, features, boundaries)?;
-        uses.clear();
-        uses.resize(2 * unique.ids.len(), 0);
-        uses_of_entries(&unique.inverse, boundaries, unique.ids.len(), uses);
-        let (with_owners, of_all) = uses.split_at(2 * owned);
-        c.write_bytes(at + 2)?.slice().copy_from_slice(with_owners);
+        let n = unique.ids.len();
+        let mut of_owned = c.write_bytes(at + 2)?;
         if list.shares.is_some() {
+            uses.clear();
+            uses.resize(2 * n, 0);
+            uses_of_entries(&unique.inverse, boundaries, n, uses);
+            let (with_owners, of_all) = uses.split_at(2 * owned);
+            of_owned.slice().copy_from_slice(with_owners);
             c.write_bytes(found.at(1) + 2)?.slice().copy_from_slice(of_all);
+        } else {
+            uses_of_entries(&unique.inverse, boundaries, n, of_owned.slice());
         }
     }
     let mut inverse = unique.inverse.as_slice();
