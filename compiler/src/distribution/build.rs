@@ -333,19 +333,15 @@ impl Distribution {
         sum: Id,
     ) -> Result<Id, TypeError> {
         let own = self.columns(terms, part, sum)?;
+        if class.is_none() && self.hot.is_empty() {
+            return Ok(own);
+        }
         let p = self.part(part);
         if class.is_none() {
             // Of what a rank asks its relay for, or the owner.
-            let (asker, asked) = p
-                .relay
-                .as_ref()
-                .map_or((p.all.asker, p.all.owner), |relay| (relay.all.asker, relay.all.owner));
-            let exchange = terms.exchange(asked).unwrap_or(p.exchange);
-            return if self.hot.is_empty() {
-                Ok(own)
-            } else {
-                terms.add(Op::Cut { exchange }, &[own, asker])
-            };
+            let lists = p.relay.as_ref().map_or(p.all, |relay| relay.all);
+            let exchange = terms.exchange(lists.owner).unwrap_or(p.exchange);
+            return terms.add(Op::Cut { exchange }, &[own, lists.asker]);
         }
         terms.add(Op::Split, &[own, p.at_rank(Way::Backward, class)?])
     }

@@ -12,10 +12,12 @@
 //! - `settings`: batch, ranks and microbatches are in range, a balance has costs of every length group, numbers are finite, rates and divisors in their ranges.
 //! - `tables`: tables have rows and columns, names of tables, inputs and parameters are unique.
 //! - `sharding`: owners are ranks, parts have columns; column-wise tables have no row-wise optimizer; only row-wise
-//!   tables have a placement of rows, and hot rows are rows of the table, each on one rank that has room for them.
+//!   tables have a placement of rows, and planned rows are rows of the table, each on one rank that has room for them; hot rows, of
+//!   which all ranks have replicas, are rows of a table with owners, each once.
 //! - `exchanges`: one per part of a table, all parts there, parts after the first send the first's entries; lookahead
 //!   in 1..=64, at most [`Reuse::MOST`](crate::reuse::Reuse::MOST) classes; with relays two of the same rows that name each
-//!   other, of tables with owners and at most 2^32 rows, on several nodes.
+//!   other, of tables with owners and at most 2^32 rows, on several nodes; of a table with hot rows one that lists all entries,
+//!   and for each part one with the owners and one of the hot rows that have a share of them, all of the same lookahead.
 //! - `inputs`: inputs refer to tables, length groups and sequences that exist; groups hold at least one token.
 //! - `reference` ([`mod@reference`]): terms refer to what is there and fit together, the digest is that of reference and
 //!   declarations; training has a loss, evaluation ranks once.
@@ -66,7 +68,8 @@
 //! - `exchange`: every row that is asked for is looked up, sent and put in place once, in time for its first use; every
 //!   gradient is sent and applied once, after its last; ids, classes and positions are this exchange's; rows of a
 //!   sampled softmax are unique; relays pass on what their node asked for, rows to it and its gradients summed, once of
-//!   each class, and nothing else reads what is on its way.
+//!   each class, and nothing else reads what is on its way; hot rows are put in place once, with the first of the others, and
+//!   what lists entries of which others have shares moves nothing itself.
 //! - `history`: a partition sees the rows of exactly the batches that its distances reach.
 //! - `collective`: transfers are of the table's kind, their counts those of the right side.
 //!

@@ -42,7 +42,7 @@ impl Evaluation<'_> {
         Ok(Part { values: Values::Reals(rows), counts: o.part(n - 1, rank)?.counts.clone() })
     }
 
-    /// Rows that are added to those that are there, by their places among the entries with owners.
+    /// Where the entries of a share stand among all; `None` of entries that are no share.
     pub(super) fn places_among_all(
         &self,
         entries: Id,
