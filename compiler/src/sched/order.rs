@@ -414,9 +414,15 @@ fn with_margin(
         let Within { depth, graph, hub, bound } = within;
         let most = depth.unwrap_or(best.in_flight + MORE);
         let search = ListScheduler::with_margin(p, graph, *hub, best.step, *bound, most, margin);
-        let found = search.hill_climb(search.iterate());
-        let c = search.freeze(graph, &found)?;
-        if c.step <= best.step * ROOM && c.memory <= best.memory.max(p.limits.memory()) {
+        let fits = |c: &Candidate| c.memory <= best.memory.max(p.limits.memory());
+        let found = search.iterate();
+        let mut c = search.freeze(graph, &found)?;
+        let (costs_nothing, hopeless) =
+            (c.step <= best.step && fits(&c), c.step > best.step * ROOM * HOPE[2]);
+        if !costs_nothing && !hopeless {
+            c = search.freeze(graph, &search.hill_climb(found))?;
+        }
+        if c.step <= best.step * ROOM && fits(&c) {
             return Ok(c);
         }
     }

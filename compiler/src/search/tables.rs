@@ -157,7 +157,8 @@ impl Search<'_> {
         Ok(best)
     }
 
-    /// With other distributions of single tables, as far as it goes.
+    /// With other parts of the dense gradients and then with other distributions of single tables, as far as each goes. Parts come first
+    /// because there are few of them and they may gain most, and the shorter a step is the less is looked for in ways that are longer.
     fn distributed<'c, 's>(
         &'s self,
         mut climb: Climb<'c, 's>,
@@ -165,6 +166,13 @@ impl Search<'_> {
         budget: &mut Budget,
     ) -> Result<Climb<'c, 's>, CompileError> {
         climb.allow(1, budget.next(self.simulated(), 1));
+        loop {
+            let (now, _) = climb.now();
+            let sums = travel::sums(&now.schedule, &climb.asked, &self.options);
+            if !climb.step(sums)? {
+                break;
+            }
+        }
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);

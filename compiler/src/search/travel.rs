@@ -194,13 +194,15 @@ fn cut(
     (found.len() == numbers.len()).then(|| of_all(kinds, groups, &how.told(), numbered))
 }
 
+/// Other parts of the dense gradients. Fewer are also fewer updates, which compute does.
+pub(super) fn sums(s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
+    let open = options.bucket_bytes.is_none() && policy::of(s.strategy).buckets_gradients();
+    if open { buckets(s, asked, options) } else { Vec::new() }
+}
+
 /// Changes of a schedule that may make it faster; `options` are those of the whole search.
 pub(super) fn moves(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
-    let mut moves = Vec::new();
-    // Fewer parts are also fewer updates, which compute does.
-    if options.bucket_bytes.is_none() && policy::of(s.strategy).buckets_gradients() {
-        moves.extend(buckets(s, asked, options));
-    }
+    let mut moves = sums(s, asked, options);
     if busy(s) {
         return moves;
     }
