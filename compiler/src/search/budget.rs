@@ -3,7 +3,7 @@
 //! hit; where latency bounds it every way is simulated thousands of times.
 
 /// Operations that may be simulated for climbs from one start. About 20 million take a second. Twice as many shorten a step by 0.01% on
-/// average (70 searches, at most 2%).
+/// average (72 searches, at most 0.7%).
 pub(super) const SIMULATED: u64 = 50_000_000;
 /// Operations of a step from and up to which so many are simulated. Of shorter ones each order costs less; of longer ones, which have
 /// many tables, each table matters less. They get as many times less as they are shorter or longer, but longer ones no less than a share.
