@@ -417,6 +417,7 @@ fn with_margin(
         let fits = |c: &Candidate| c.memory <= best.memory.max(p.limits.memory());
         let found = search.iterate();
         let mut c = search.freeze(graph, &found)?;
+        // Changes at random can't gain what is not lost, and hardly what is lost by far.
         let (costs_nothing, hopeless) =
             (c.step <= best.step && fits(&c), c.step > best.step * ROOM * HOPE[2]);
         if !costs_nothing && !hopeless {
