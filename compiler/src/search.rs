@@ -9,10 +9,12 @@
 
 mod alike;
 mod asked;
+mod begin;
 mod budget;
 mod climb;
 mod derived;
 mod known;
+mod look;
 pub mod microbatches;
 mod outcome;
 mod owners;
@@ -29,17 +31,18 @@ use std::cell::RefCell;
 use fs_dsl::checked::Program;
 use fs_schedule::{Reuse, Way};
 
-use known::{Key, Known, Told};
+use known::Known;
+use look::{ABREAST, Effort, Looked, Ordered, Sought};
 
 use crate::compile::balance::Decided;
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled, balance};
-use crate::emit::{self, Emitted};
+use crate::emit;
 use crate::import::{import, settings::microbatches as microbatches_of};
 use crate::ir::Module;
 use crate::passes::branches::Branches;
 use crate::sched::limits::human;
 use crate::sched::policy::{POLICIES, Policy};
-use crate::sched::{self, Bound, Refused, Takes};
+use crate::sched::{Bound, Takes};
 
 /// Lookaheads to try where rows are told apart and nobody asked for one.
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
@@ -173,59 +176,6 @@ impl Cost {
     }
 }
 
-/// How well an order is looked for.
-#[derive(Debug, Clone, Copy, Default)]
-struct Effort {
-    /// What it must beat, if that is known.
-    beat: Option<Cost>,
-    /// Seconds of a step, if any: where the first good order takes as long or longer it will do.
-    far: Option<f64>,
-    /// One that does not beat it is thrown away, so its cost may be that of a search that was given up.
-    only_better: bool,
-}
-
-impl Effort {
-    /// The first good order will do, whatever it costs.
-    fn only_first(self) -> bool {
-        self.far == Some(0.0)
-    }
-
-    /// What costs as much or more is thrown away.
-    fn least(self) -> Option<Cost> {
-        let beat = self.beat.filter(|_| self.only_better);
-        let far = self.far.map(|step| Cost { beyond_in_flight: 0, beyond_memory: 0, step });
-        beat.into_iter().chain(far).reduce(|a, b| if b < a { b } else { a })
-    }
-}
-
-/// What came of looking for an order.
-enum Looked {
-    /// A schedule.
-    Found(Box<Ordered>),
-    /// None that costs less than is thrown away: the least of what was found, as far as was looked.
-    Worse(Cost),
-    /// None can.
-    Beyond(Bound),
-}
-
-impl Looked {
-    /// The schedule, if there is one.
-    fn found(self) -> Option<Ordered> {
-        match self {
-            Self::Found(found) => Some(*found),
-            Self::Worse(_) | Self::Beyond(_) => None,
-        }
-    }
-}
-
-/// A schedule, and what it costs.
-struct Ordered {
-    cost: Cost,
-    /// What its first good order does, if that is known.
-    first: Option<Cost>,
-    compiled: Compiled,
-}
-
 /// A candidate and what became of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Tried {
@@ -295,42 +245,6 @@ impl<'a> Search<'a> {
         self.aim.simulated()
     }
 
-    /// Schedules a lowered module, unless no order of it can beat a cost or it is known to be thrown away.
-    fn schedule(
-        &self,
-        mut module: Module,
-        policy: &'static dyn Policy,
-        effort: Effort,
-    ) -> Result<Looked, CompileError> {
-        let key = Key::of(&module, policy);
-        // Of the first good order something else may be known than what it costs.
-        if let Some(cost) = self.known.loses(&key, effort).filter(|_| !effort.only_first()) {
-            return Ok(Looked::Worse(cost));
-        }
-        let of = |takes| Cost::of(takes, self.aim.cluster.memory, self.options.in_flight);
-        let asked = sched::Options::new(policy)
-            .in_flight(self.options.in_flight)
-            .below(effort.beat.and_then(Cost::to_beat))
-            .far(effort.far)
-            .only_better(effort.only_better);
-        Ok(match emit::schedule(&mut module, self.aim.target(), self.aim.ranks, &asked)? {
-            Emitted::Schedule(schedule, first) => {
-                let (p, in_flight) = (schedule.prediction.as_ref(), schedule.train.in_flight);
-                let (step, memory) = p.map_or((f64::INFINITY, 0), |p| (p.step, p.memory));
-                let (cost, first) = (of(Takes { step, memory, in_flight }), first.map(of));
-                self.known.keep(key, Told::found(cost, first, p.and_then(|p| p.sent)));
-                let mut compiled = Compiled { schedule: *schedule, module };
-                self.decided.note(&mut compiled);
-                Looked::Found(Box::new(Ordered { cost, first, compiled }))
-            }
-            Emitted::Refused(Refused::Worse(takes)) => {
-                self.known.keep(key, Told::lost(of(takes), effort));
-                Looked::Worse(of(takes))
-            }
-            Emitted::Refused(Refused::Beyond(bound)) => Looked::Beyond(bound),
-        })
-    }
-
     /// The options of a candidate.
     fn asked(&self, candidate: &Candidate) -> CompileOptions {
         let options = self.options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
@@ -386,23 +300,34 @@ impl<'a> Search<'a> {
         beat: Option<Cost>,
     ) -> Result<Round, CompileError> {
         let (mut best, mut tried) = (None::<Scheduled>, Vec::new());
-        for (i, candidate) in candidates.into_iter().enumerate() {
-            let stages = self.aim.stages(&self.module, &self.asked(&candidate))?;
-            let module = self.lowered.borrow_mut().lowered(&stages)?;
-            let least = best.as_ref().map(|b| b.0).or(beat);
-            let effort = Effort { beat: least, ..Effort::default() };
-            let verdict = match self.schedule(module, candidate.policy, effort)? {
-                Looked::Found(found) => {
-                    let Ordered { cost, compiled, .. } = *found;
-                    if least.is_none_or(|least| cost < least) {
-                        best = Some((cost, i, compiled));
+        let candidates: Vec<Candidate> = candidates.into_iter().collect();
+        for some in candidates.chunksABREAST {
+            let beat = |best: &Option<Scheduled>| best.as_ref().map(|b| b.0).or(beat);
+            let effort = Effort { beat: beat(&best), ..Effort::default() };
+            let mut sought = Vec::new();
+            for candidate in some {
+                let stages = self.aim.stages(&self.module, &self.asked(candidate))?;
+                let module = self.lowered.borrow_mut().lowered(&stages)?;
+                sought.push(Sought { module, policy: candidate.policy, effort });
+            }
+            for (candidate, looked) in some.iter().zip(self.schedule_all(sought)) {
+                let least = beat(&best);
+                let verdict = match looked? {
+                    Looked::Found(found) => {
+                        let Ordered { cost, compiled, .. } = *found;
+                        let beaten = least.filter(|least| cost >= *least).and_then(Cost::to_beat);
+                        let bound = beaten.and_then(|step| Bound::of(&compiled.schedule, step));
+                        if least.is_none_or(|least| cost < least) {
+                            best = Some((cost, tried.len(), compiled));
+                        }
+                        // One before it was as short as it can be.
+                        bound.map_or(Verdict::Scheduled(cost), Verdict::Pruned)
                     }
-                    Verdict::Scheduled(cost)
-                }
-                Looked::Worse(cost) => Verdict::Scheduled(cost),
-                Looked::Beyond(bound) => Verdict::Pruned(bound),
-            };
-            tried.push(Tried { candidate, verdict });
+                    Looked::Worse(cost) => Verdict::Scheduled(cost),
+                    Looked::Beyond(bound) => Verdict::Pruned(bound),
+                };
+                tried.push(Tried { candidate: *candidate, verdict });
+            }
         }
         Ok(Round { best, tried })
     }

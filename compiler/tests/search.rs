@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use fs_compiler::sched::policy::Policy;
+use fs_compiler::search::tables::search_within;
 use fs_compiler::search::{Candidate, Cost, Verdict, candidates, search};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::{Cluster, Program};
@@ -150,4 +151,43 @@ fn what_exceeds_a_limit_says_so() {
         said.starts_with("pec with lookahead 1 (needs ") && said.ends_with(", more than there is)"),
         "{said}"
     );
+}
+
+/// What is found does not depend on how many threads there are, and what is simulated neither.
+#[test]
+fn threads_change_nothing() {
+    let table = |i: usize| {
+        let (rows, dim) = ([300, 40_000, 1_000_000][i % 3], [8, 32, 64][i % 3]);
+        let (optimizer, max) = (["sgd", "adagrad"][i % 2], [1, 10, 20, 5][i % 4]);
+        format!(
+            "table t{i} {{ rows {rows}  dim {dim}  optimizer {optimizer}(lr: 0.1)  sharding auto }} input x{i}: ids(t{i}) {{ max {max} }}"
+        )
+    };
+    let tables: Vec<String> = (0..9).map(table).collect();
+    let pooled: Vec<String> = (0..9).map(|i| format!("pool(x{i})")).collect();
+    let text = format!(
+        "model m {{ {} input y: label
+         loss bce_with_logits(linear(concat({}), 1), y, normalize: samples) }}
+         train {{ batch 512  steps 2 }}
+         workload w {{ generate {{ lengths lognormal(mean: 8, sigma: 1, max: 20)  ids zipf(1.05) }} }}",
+        tables.join("\n"),
+        pooled.join(", ")
+    );
+    let open = fs_dsl::check_text("m.fs", &text).program.expect("it checks");
+    let local = fs_dsl::cluster::preset("local").expect("a preset");
+    let dlrm = example("dlrm", &local);
+    for (program, ranks, most) in [(&open, 4, 2_000_000), (&open, 8, 2_000_000), (&dlrm, 8, 4_000_000)] {
+        let options = CompileOptions::new(Strategy::Serial, ranks).cluster(local.clone());
+        let found = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+            let search = || search_within(program, &options, candidates(None), most).expect("a schedule");
+            let (best, outcome) = pool.install(search);
+            (file::to_text(&best.compiled.schedule), outcome.simulated, outcome.scheduled)
+        };
+        let one = found(1);
+        assert!(one.1 > most, "{} simulated", one.1);
+        for threads in [2, 5] {
+            assert!(found(threads) == one, "{ranks} ranks on {threads} threads");
+        }
+    }
 }

@@ -2,9 +2,10 @@
 //! how tables travel, and hardly in how samples load ranks. What is drawn of that ([`stragglers`](super::stragglers)) is the answer to a
 //! question that has all that it depends on.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::answers::Answers;
 use super::rows::Expected;
 use fs_schedule::{Balance, CostModel, LengthDistribution, RankWork, Stragglers, Symbol, Travel, Unkept};
 
@@ -68,7 +69,7 @@ impl Drawn {
 }
 
 /// All that what is drawn depends on, beside evidence.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub ranks: u32,
     /// Samples that a rank reads.
@@ -89,35 +90,31 @@ pub(crate) struct Question {
 /// Answers, of one target: another profile or other counts have others.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
-    drawn: RefCell<Vec<(Question, Option<Rc<Drawn>>)>>,
+    /// By the text of a question, in which numbers are exact.
+    drawn: Answers<String, Option<Arc<Drawn>>>,
     /// What follows from laws of ids, whatever the target.
     pub(crate) rows: Expected,
     /// Operations that were simulated to find orders.
-    simulated: Cell<u64>,
+    simulated: AtomicU64,
 }
 
 impl Memo {
     /// Counts operations that were simulated.
     pub(super) fn simulate(&self, operations: usize) {
-        self.simulated.set(self.simulated.get() + operations as u64);
+        self.simulated.fetch_add(operations as u64, Ordering::Relaxed);
     }
 
     /// Operations that were simulated to find orders, so far: what looking for one costs, on any machine.
     pub(crate) fn simulated(&self) -> u64 {
-        self.simulated.get()
+        self.simulated.load(Ordering::Relaxed)
     }
 
     /// What was drawn for a question, or is now.
     pub(super) fn drawn(
         &self,
-        question: Question,
-        draw: impl FnOnce(&Question) -> Option<Drawn>,
-    ) -> Option<Rc<Drawn>> {
-        if let Some((_, known)) = self.drawn.borrow().iter().find(|(known, _)| *known == question) {
-            return known.clone();
-        }
-        let drawn = draw(&question).map(Rc::new);
-        self.drawn.borrow_mut().push((question, drawn.clone()));
-        drawn
+        question: &Question,
+        draw: impl FnOnce() -> Option<Drawn>,
+    ) -> Option<Arc<Drawn>> {
+        self.drawn.of(format!("{question:?}"), || draw().map(Arc::new))
     }
 }

@@ -6,6 +6,7 @@
 //! chunks, dependencies, storage, and for every operation the reason why it stands where it stands.
 
 mod ahead;
+mod answers;
 pub(crate) mod balance;
 mod bounds;
 mod candidate;
@@ -163,6 +164,20 @@ pub struct Bound {
     pub step: f64,
     /// Where it comes from.
     pub from: BoundBy,
+}
+
+impl Bound {
+    /// That of a schedule's data and engines which says that no order of it is shorter than so many seconds, if one does.
+    pub(crate) fn of(s: &Schedule, step: f64) -> Option<Self> {
+        let p = s.prediction.as_ref()?;
+        let bounds = [
+            Some((p.resource_bound, BoundBy::Engine(p.resource))),
+            p.joint.map(|joint| (joint.time, BoundBy::Joint)),
+            Some((p.recurrence_bound, BoundBy::Cycle)),
+        ];
+        let excludes = |bound: &(f64, BoundBy)| bound.0 >= step;
+        bounds.into_iter().flatten().find(excludes).map(|(step, from)| Self { step, from })
+    }
 }
 
 /// What a step cannot be shorter than.

@@ -3,12 +3,12 @@
 //! Rows are used at rates that add up ([`fs_workload::ids`]), so a class of reuse distance is a product over the
 //! windows that it spans.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use fs_schedule::{IdDistribution, Reuse, Way};
 use fs_workload::ids::{Draws, RowLaw, used};
+
+use super::answers::Answers;
 
 /// Expected entries of one rank's request for a batch, as a whole and by class.
 #[derive(Debug, Clone, PartialEq)]
@@ -129,15 +129,14 @@ impl Law {
 /// repeat tables.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
-    laws: RefCell<BTreeMap<Name, Rc<RowLaw>>>,
-    entries: RefCell<BTreeMap<Question, Entries>>,
+    laws: Answers<Name, Arc<RowLaw>>,
+    entries: Answers<Question, Entries>,
 }
 
 impl Expected {
     /// The probabilities of a table's rows.
-    pub(crate) fn law(&self, law: Law) -> Rc<RowLaw> {
-        let mut laws = self.laws.borrow_mut();
-        Rc::clone(laws.entry(law.name()).or_insert_with(|| RowLaw::new(law.ids, law.rows).into()))
+    pub(crate) fn law(&self, law: Law) -> Arc<RowLaw> {
+        self.laws.of(law.name(), || RowLaw::new(law.ids, law.rows).into())
     }
 
     /// As [`Entries::expect`].
@@ -150,9 +149,8 @@ impl Expected {
         reuse: Option<Reuse>,
     ) -> Entries {
         let asked = [draws.by_law, draws.uniform, ranks].map(f64::to_bits);
-        let mut entries = self.entries.borrow_mut();
-        let known = entries.entry((law.name(), law.of, asked, unique, reuse));
-        known.or_insert_with(|| Entries::expect(&self.law(law), law.of, draws, ranks, unique, reuse)).clone()
+        let expect = || Entries::expect(&self.law(law), law.of, draws, ranks, unique, reuse);
+        self.entries.of((law.name(), law.of, asked, unique, reuse), expect)
     }
 }
 

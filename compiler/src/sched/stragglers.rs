@@ -4,7 +4,7 @@
 //! A step is as long as its slowest rank's, so that rank's sizes are those of a step. Its work is attention's squares more
 //! than it is tokens, so each size has a factor of its own.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use fs_schedule::action::Scope;
 use fs_schedule::{CostModel, Data, GroupCost, LengthDistribution, RankWork, Schedule, Symbol, Unkept};
@@ -266,11 +266,11 @@ fn least_limit(planner: &mut Planner, problem: &Problem<'_>, from: u64) -> u64 {
 }
 
 /// Draws, plans and compares; `None` where all ranks have the same to do, or costs are no numbers.
-pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Rc<Drawn>> {
+pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Arc<Drawn>> {
     let question = question(s, evidence);
     match evidence.memo {
-        Some(memo) => memo.drawn(question, |question| answer(question, evidence)),
-        None => answer(&question, evidence).map(Rc::new),
+        Some(memo) => memo.drawn(&question, || answer(&question, evidence)),
+        None => answer(&question, evidence).map(Arc::new),
     }
 }
 

@@ -2,16 +2,17 @@
 //! made; so often as one does. The outcome is never worse than where it began.
 
 use std::collections::BTreeSet;
+use std::iter::Peekable;
 
-use fs_schedule::{Engine, Sent};
+use fs_schedule::Sent;
 
 use super::asked::{Asked, Change};
 use super::known::Key;
+use super::look::{ABREAST, Effort, Looked, Ordered, Sought};
 use super::outcome::{Outcome, Swap, Way};
-use super::{Best, Candidate, Cost, Effort, Looked, Ordered, Search, Tried, Verdict, gain};
+use super::{Best, Candidate, Cost, Search, gain};
 use crate::compile::{CompileError, Compiled};
 use crate::ir::Module;
-use crate::sched::BoundBy;
 
 /// Most ways that are tried, each by a first good order.
 const SCHEDULES: usize = 32;
@@ -19,14 +20,10 @@ const SCHEDULES: usize = 32;
 const FULLY: usize = 20;
 /// By how much the first order of a way may be longer than that of what there is.
 const QUICK: f64 = 1.05;
-/// How many times as long a strategy's step may be that is tried with all tables otherwise.
-const FAR: f64 = 1.5;
 /// Fewer where each has many operations: about so many in all.
-const OPERATIONS: usize = 60_000;
+pub(super) const OPERATIONS: usize = 60_000;
 /// Where a step has more than these climbs begin with the best strategy and with all tables elsewhere in some parts only.
 const LARGE: usize = OPERATIONS / 2;
-/// Where it has more than these only one lookahead of each strategy is tried with all tables otherwise.
-const MANY: usize = OPERATIONS / 4;
 
 /// Whether a schedule has so many operations that few climbs are made.
 pub(super) fn large(compiled: &Compiled) -> bool {
@@ -53,9 +50,9 @@ pub(super) struct Move {
 /// A climb, and where it is.
 #[derive(Clone)]
 pub(super) struct Climb<'a, 's> {
-    search: &'s Search<'a>,
-    candidate: Candidate,
-    best: Best,
+    pub(super) search: &'s Search<'a>,
+    pub(super) candidate: Candidate,
+    pub(super) best: Best,
     pub cost: Cost,
     /// What the first good order of what there is costs.
     first: Cost,
@@ -69,18 +66,18 @@ pub(super) struct Climb<'a, 's> {
     /// Operations that may have been simulated when another is begun.
     until: u64,
     /// Steps after each change are not known: one was left out, or several were made at once.
-    untold: bool,
+    pub(super) untold: bool,
 }
 
 /// Which change is left out, and what is asked for, costs and, if that was looked at, comes of it then.
 type Shorter = (usize, Asked, Cost, Option<Compiled>);
 
 /// What was found in place of what there is.
-struct Found {
-    ordered: Ordered,
-    asked: Asked,
-    swap: Swap,
-    change: Change,
+pub(super) struct Found {
+    pub ordered: Ordered,
+    pub asked: Asked,
+    pub swap: Swap,
+    pub change: Change,
 }
 
 impl<'a, 's> Climb<'a, 's> {
@@ -92,7 +89,7 @@ impl<'a, 's> Climb<'a, 's> {
     }
 
     /// The same without knowing what a first good order costs.
-    fn at(search: &'s Search<'a>, cost: Cost, best: Best) -> Self {
+    pub(super) fn at(search: &'s Search<'a>, cost: Cost, best: Best) -> Self {
         let (candidate, asked, first) = (best.tried[best.chosen].candidate, search.said(), cost);
         let (outcome, made, seen) = (Outcome::default(), Vec::new(), BTreeSet::new());
         let (left, until, untold) = ((0, 0), u64::MAX, false);
@@ -100,75 +97,6 @@ impl<'a, 's> Climb<'a, 's> {
             Self { search, candidate, best, cost, first, asked, outcome, made, seen, left, until, untold };
         climb.allow(1, u64::MAX);
         climb
-    }
-
-    /// Another that begins with changes of the strategy that they make the shortest, which need not be the one that is shortest
-    /// without them; none if that does not beat a cost.
-    pub(super) fn begin(&self, ways: &[&Move], beat: Cost) -> Result<Option<Self>, CompileError> {
-        let Some((last, before)) = ways.split_last() else { return Ok(None) };
-        let made = |asked: Asked, way: &&Move| way.change.made(&way.tables, &asked);
-        let asked = ways.iter().fold(self.asked.clone(), made);
-        let mut shortest: Option<(usize, Ordered)> = None;
-        // What all of compute's work excludes no other transfers allow, but fewer updates may: of parts of parameters, of replicas, of
-        // columns.
-        let fewer = |way: &&Move| matches!(way.change, Change::Buckets(_) | Change::Owners { .. });
-        let updates = ways.iter().any(fewer);
-        let may = |tried: &Tried| match tried.verdict {
-            Verdict::Scheduled(cost) => cost < self.cost.longer(FAR),
-            Verdict::Pruned(bound) => updates || bound.from != BoundBy::Engine(Engine::Compute),
-        };
-        let cut = |c: Candidate| (c.microbatches, c.windows);
-        let worth = |tried: &Tried| {
-            let of_as_many = cut(tried.candidate) == cut(self.candidate);
-            of_as_many && tried.candidate.policy.reorders() && may(tried)
-        };
-        let mut strategies: Vec<(usize, &Tried)> =
-            self.best.tried.iter().enumerate().filter(|(_, tried)| worth(tried)).collect();
-        if self.best.compiled.schedule.train.ops.len() > MANY {
-            // Each with the lookahead that is shortest here, of several that are the first.
-            let policy = |i: usize| self.best.tried[i].candidate.policy.name();
-            strategies.sort_by(|(i, a), (j, b)| {
-                // What is only known to take at least so long comes behind what has a schedule.
-                let pruned = |tried: &Tried| matches!(tried.verdict, Verdict::Pruned(_));
-                let shorter = a.verdict.step().total_cmp(&b.verdict.step());
-                policy(*i).cmp(policy(*j)).then(pruned(a).cmp(&pruned(b))).then(shorter)
-            });
-            strategies.dedup_by_key(|(i, _)| policy(*i));
-            strategies.sort_by_key(|(i, _)| *i);
-        }
-        for (i, tried) in strategies {
-            let policy = tried.candidate.policy;
-            let beat = shortest.as_ref().map_or(beat, |found| found.1.cost);
-            let Some(module) = self.search.lowered(tried.candidate, &asked) else { continue };
-            let effort = Effort { beat: Some(beat), only_better: true, far: None };
-            shortest = match self.search.schedule(module, policy, effort) {
-                Ok(Looked::Found(found)) if found.cost < beat => Some((i, *found)),
-                _ => shortest,
-            };
-        }
-        let Some((chosen, ordered)) = shortest else { return Ok(None) };
-        let candidate = self.best.tried[chosen].candidate;
-        // Of a strategy that nothing was expected of nothing is known.
-        let alone = match self.best.tried[chosen].verdict {
-            Verdict::Scheduled(alone) => alone,
-            Verdict::Pruned(_) => {
-                let module = self.search.lowered(candidate, &self.asked);
-                let alone = module
-                    .map(|m| self.search.schedule(m, candidate.policy, Effort::default()))
-                    .transpose()?;
-                alone.and_then(Looked::found).map_or(ordered.cost, |alone| alone.cost)
-            }
-        };
-        let best = Best { compiled: ordered.compiled.clone(), chosen, tried: self.best.tried.clone() };
-        let mut other = Self::at(self.search, alone, best);
-        other.untold = ways.len() > 1;
-        for way in before {
-            let swap = other.swap(way, ordered.cost);
-            other.note(swap, way.change.clone());
-        }
-        let swap = other.swap(last, ordered.cost);
-        other.take(Found { ordered, asked, swap, change: last.change.clone() })?;
-        Ok(Some(other))
     }
 
     /// What is climbed from.
@@ -187,32 +115,51 @@ impl<'a, 's> Climb<'a, 's> {
     /// Tries all moves and makes the one that shortens the step most; whether there is one.
     pub(super) fn step(&mut self, moves: impl IntoIterator<Item = Move>) -> Result<bool, CompileError> {
         let mut shortest: Option<Found> = None;
-        for way in moves {
-            if way.covered && shortest.is_some() {
+        let mut moves = moves.into_iter().peekable();
+        let least = self.cost.longer(1.0 / gain(&self.search.options));
+        loop {
+            let beat = |shortest: &Option<Found>| shortest.as_ref().map_or(least, |f| f.ordered.cost);
+            let some = self.next(&mut moves, shortest.is_some());
+            if some.is_empty() {
                 break;
             }
-            let asked = way.change.made(&way.tables, &self.asked);
-            if asked == self.asked || !self.seen.insert(format!("{asked:?}")) {
-                continue;
+            for (way, asked, ordered) in self.tried(some, beat(&shortest)) {
+                if ordered.cost < beat(&shortest) {
+                    let swap = self.swap(&way, ordered.cost);
+                    shortest = Some(Found { ordered, asked, swap, change: way.change });
+                }
             }
-            if self.left.0 == 0 || self.left.1 == 0 || self.search.simulated() >= self.until {
-                self.outcome.limited = true;
-                break;
-            }
-            self.left.0 -= 1;
-            self.outcome.tried += 1;
-            let least = 1.0 / gain(&self.search.options);
-            let beat = shortest.as_ref().map_or(self.cost.longer(least), |found| found.ordered.cost);
-            let Some(ordered) = self.tried(&way, &asked, beat) else { continue };
-            let swap = self.swap(&way, ordered.cost);
-            shortest = Some(Found { ordered, asked, swap, change: way.change });
         }
         let Some(found) = shortest else { return Ok(false) };
         self.take(found)?;
         Ok(true)
     }
 
-    fn swap(&self, way: &Move, cost: Cost) -> Swap {
+    /// The moves that are tried next, at once; none if that is all, or all that may be tried. Those that another covers only where
+    /// nothing else was found, so by themselves.
+    fn next(&mut self, moves: &mut Peekable<impl Iterator<Item = Move>>, found: bool) -> Vec<(Move, Asked)> {
+        let may = self.search.simulated() < self.until;
+        let most = if may { ABREAST.min(self.left.0).min(self.left.1) } else { 0 };
+        let mut next: Vec<(Move, Asked)> = Vec::new();
+        while next.is_empty() || next.len() < most {
+            let alike = |way: &Move| !way.covered || next.first().map_or(!found, |(first, _)| first.covered);
+            let Some(way) = moves.next_if(alike) else { break };
+            let asked = way.change.made(&way.tables, &self.asked);
+            if asked == self.asked || !self.seen.insert(format!("{asked:?}")) {
+                continue;
+            }
+            if most == 0 {
+                self.outcome.limited = true;
+                break;
+            }
+            next.push((way, asked));
+        }
+        self.left.0 -= next.len();
+        self.outcome.tried += next.len();
+        next
+    }
+
+    pub(super) fn swap(&self, way: &Move, cost: Cost) -> Swap {
         Swap {
             tables: way.tables.clone(),
             ways: way.ways.clone(),
@@ -224,7 +171,7 @@ impl<'a, 's> Climb<'a, 's> {
         }
     }
 
-    fn take(&mut self, found: Found) -> Result<(), CompileError> {
+    pub(super) fn take(&mut self, found: Found) -> Result<(), CompileError> {
         let Found { ordered: Ordered { cost, first, compiled }, asked, swap, change } = found;
         self.seen.insert(format!("{asked:?}"));
         self.note(swap, change);
@@ -236,31 +183,40 @@ impl<'a, 's> Climb<'a, 's> {
         Ok(())
     }
 
-    fn note(&mut self, swap: Swap, change: Change) {
+    pub(super) fn note(&mut self, swap: Swap, change: Change) {
         self.made.push((swap.tables.clone(), change));
         self.outcome.swaps.push(swap);
     }
 
-    /// A way's schedule, if it beats a cost.
-    fn tried(&mut self, way: &Move, asked: &Asked, beat: Cost) -> Option<Ordered> {
-        // What cannot be placed or numbered so is no way for this model.
-        let module = self.search.lowered(self.candidate, asked)?;
-        // The best order of it is looked for if its first one is not much worse than that of what there is.
+    /// Those of some ways whose schedules beat a cost, with these.
+    fn tried(&mut self, ways: Vec<(Move, Asked)>, beat: Cost) -> Vec<(Move, Asked, Ordered)> {
+        // The best order of each is looked for if its first one is not much worse than that of what there is.
         let far = self.first.longer(QUICK);
-        // A profile that was measured of tables elsewhere has no times for it: no way either.
         let effort = Effort { beat: Some(beat), far: far.to_beat(), only_better: true };
-        let (now, ordered) = match self.search.schedule(module, self.candidate.policy, effort).ok()? {
-            Looked::Found(found) => (found.cost, Some(*found)),
-            Looked::Worse(cost) => (cost, None),
-            Looked::Beyond(_) => return None,
-        };
-        self.outcome.passed_over(&way.tables, &way.ways.1, now);
-        if now >= far {
-            return None;
+        let policy = self.candidate.policy;
+        // What cannot be placed or numbered so is no way for this model.
+        let lowered = ways.into_iter().filter_map(|(way, asked)| {
+            let module = self.search.lowered(self.candidate, &asked)?;
+            Some(((way, asked), Sought { module, policy, effort }))
+        });
+        let (ways, sought): (Vec<_>, Vec<_>) = lowered.unzip();
+        let mut better = Vec::new();
+        for ((way, asked), looked) in ways.into_iter().zip(self.search.schedule_all(sought)) {
+            let (now, ordered) = match looked {
+                Ok(Looked::Found(found)) => (found.cost, Some(*found)),
+                Ok(Looked::Worse(cost)) => (cost, None),
+                // A profile that was measured of tables elsewhere has no times for it: no way either.
+                Ok(Looked::Beyond(_)) | Err(_) => continue,
+            };
+            self.outcome.passed_over(&way.tables, &way.ways.1, now);
+            if now >= far {
+                continue;
+            }
+            self.left.1 -= 1;
+            self.outcome.scheduled += 1;
+            better.extend(ordered.filter(|_| now < beat).map(|ordered| (way, asked, ordered)));
         }
-        self.left.1 -= 1;
-        self.outcome.scheduled += 1;
-        ordered.filter(|_| now < beat)
+        better
     }
 
     /// Without changes that others have made worse than nothing.
@@ -284,8 +240,8 @@ impl<'a, 's> Climb<'a, 's> {
             self.retell();
         }
         if let [only] = &mut self.outcome.swaps[..] {
-            let began = self.search.told(self.candidate, &self.search.said());
-            only.without = began.map(|(_, sent)| (only.step.0, sent));
+            let began = self.search.told(self.candidate, &[self.search.said()]);
+            only.without = began.into_iter().flatten().next().map(|(_, sent)| (only.step.0, sent));
         }
         self.outcome.told();
         (self.cost, self.best, self.outcome)
@@ -298,22 +254,29 @@ impl<'a, 's> Climb<'a, 's> {
         if self.made.len() < 2 {
             return None;
         }
-        for left_out in 0..self.made.len() {
-            let asked = self.with(|n| n != left_out);
+        let without: Vec<Asked> = (0..self.made.len()).map(|n| self.with(|i| i != n)).collect();
+        for (chunk, some) in without.chunksABREAST.enumerate() {
             let least = shortest.as_ref().map_or(self.cost, |known| known.2);
-            let found = if tell {
-                let without = self.search.told(self.candidate, &asked);
-                self.outcome.swaps[left_out].without = without.map(|(cost, sent)| (cost.step, sent));
-                without.map(|(cost, _)| (cost, None))
+            let found: Vec<Option<(Cost, Option<Compiled>)>> = if tell {
+                let told = self.search.told(self.candidate, some);
+                for (i, told) in told.iter().enumerate() {
+                    self.outcome.swaps[chunk * ABREAST + i].without =
+                        told.map(|(cost, sent)| (cost.step, sent));
+                }
+                told.into_iter().map(|told| told.map(|(cost, _)| (cost, None))).collect()
             } else {
                 let quick = Effort { beat: Some(least), only_better: true, far: None };
-                self.alone(&asked, quick).map(|found| (found.cost, Some(found.compiled)))
+                let found = self.alone(some, quick).into_iter();
+                found.map(|found| found.map(|found| (found.cost, Some(found.compiled)))).collect()
             };
-            // One that buys nothing is not told of.
-            let nothing = tell && shortest.is_none();
-            let worth = |cost: Cost| cost < least || (nothing && cost <= least);
-            if let Some((cost, compiled)) = found.filter(|found| worth(found.0)) {
-                shortest = Some((left_out, asked, cost, compiled));
+            for (i, (asked, found)) in some.iter().zip(found).enumerate() {
+                // One that buys nothing is not told of.
+                let nothing = tell && shortest.is_none();
+                let least = shortest.as_ref().map_or(self.cost, |known| known.2);
+                let worth = |cost: Cost| cost < least || (nothing && cost <= least);
+                if let Some((cost, compiled)) = found.filter(|found| worth(found.0)) {
+                    shortest = Some((chunk * ABREAST + i, asked.clone(), cost, compiled));
+                }
             }
         }
         shortest
@@ -322,8 +285,10 @@ impl<'a, 's> Climb<'a, 's> {
     /// Whether it was.
     fn leave_out(&mut self, (n, asked, cost, compiled): Shorter) -> bool {
         let found = compiled.map(|compiled| (cost, compiled));
-        let found =
-            found.or_else(|| self.alone(&asked, Effort::default()).map(|found| (found.cost, found.compiled)));
+        let found = found.or_else(|| {
+            let found = self.alone(std::slice::from_ref(&asked), Effort::default()).pop()??;
+            Some((found.cost, found.compiled))
+        });
         let Some((cost, compiled)) = found else { return false };
         (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
         self.made.remove(n);
@@ -338,47 +303,66 @@ impl<'a, 's> Climb<'a, 's> {
         some.fold(self.search.said(), |asked, (_, (tables, change))| change.made(tables, &asked))
     }
 
-    /// The best schedule of it that is found.
-    fn alone(&self, asked: &Asked, effort: Effort) -> Option<Ordered> {
-        let module = self.search.lowered(self.candidate, asked)?;
-        self.search.schedule(module, self.candidate.policy, effort).ok()?.found()
+    /// The best schedules that are found of these.
+    fn alone(&self, asked: &[Asked], effort: Effort) -> Vec<Option<Ordered>> {
+        self.search.each(self.candidate, asked, effort)
     }
 
     /// What changes are and steps take after each.
     fn retell(&mut self) {
         let first = self.outcome.swaps.first().map_or(0.0, |first| first.step.0);
-        let mut before = self.alone(&self.with(|_| false), Effort::default());
-        let mut step = before.as_ref().map_or(first, |before| before.cost.step);
-        for n in 0..self.made.len() {
-            let last = n + 1 == self.made.len();
-            let after = if last {
-                Some(Ordered { cost: self.cost, first: None, compiled: self.best.compiled.clone() })
-            } else {
-                self.alone(&self.with(|i| i <= n), Effort::default())
-            };
+        let asked: Vec<Asked> = (0..self.made.len()).map(|n| self.with(|i| i < n)).collect();
+        let mut found = self.alone(&asked, Effort::default());
+        found.push(Some(Ordered { cost: self.cost, first: None, compiled: self.best.compiled.clone() }));
+        let mut step = found[0].as_ref().map_or(first, |before| before.cost.step);
+        for (n, asked) in asked.iter().enumerate() {
+            let (before, after) = (&found[n], &found[n + 1]);
             let then = after.as_ref().map_or(step, |after| after.cost.step);
-            let asked = self.with(|i| i < n);
             let swap = &mut self.outcome.swaps[n];
             swap.step = (step, then);
             if let Some((before, after)) = before.as_ref().zip(after.as_ref()) {
                 let (before, after) = (&before.compiled, &after.compiled);
-                self.search.retell((swap, &self.made[n].1), self.candidate, (before, &asked), after);
+                self.search.retell((swap, &self.made[n].1), self.candidate, (before, asked), after);
             }
-            (before, step) = (after, then);
+            step = then;
         }
     }
 }
 
 impl Search<'_> {
-    /// What a step costs with these choices, and what a rank sends in it.
-    fn told(&self, candidate: Candidate, asked: &Asked) -> Option<(Cost, Sent)> {
-        let module = self.lowered(candidate, asked)?;
-        let key = Key::of(&module, candidate.policy);
-        let known = || self.known.of(&key).and_then(|told| Some((told.cost, told.sent?)));
-        known().or_else(|| {
-            self.schedule(module, candidate.policy, Effort::default()).ok()?.found()?;
-            known()
-        })
+    /// What a step costs with each of these choices, and what a rank sends in it.
+    fn told(&self, candidate: Candidate, asked: &[Asked]) -> Vec<Option<(Cost, Sent)>> {
+        let lowered = |asked: &Asked| Some(Sought::best(self.lowered(candidate, asked)?, candidate.policy));
+        let sought: Vec<Option<Sought>> = asked.iter().map(lowered).collect();
+        let keys: Vec<Option<Key>> =
+            sought.iter().map(|sought| sought.as_ref().map(|s| Key::of(&s.module, s.policy))).collect();
+        let known = |key: Key| self.known.of(&key).and_then(|told| Some((told.cost, told.sent?)));
+        let mut begun = BTreeSet::new();
+        let unknown = sought
+            .into_iter()
+            .zip(&keys)
+            .filter(|(_, key)| key.is_some_and(|key| known(key).is_none() && begun.insert(key)));
+        // What comes of them is known then.
+        self.schedule_all(unknown.filter_map(|(sought, _)| sought).collect());
+        keys.into_iter().map(|key| known(key?)).collect()
+    }
+
+    /// The best schedules that are found with each of these choices.
+    fn each(&self, candidate: Candidate, asked: &[Asked], effort: Effort) -> Vec<Option<Ordered>> {
+        let mut found: Vec<Option<Ordered>> = Vec::new();
+        let (places, sought): (Vec<usize>, Vec<Sought>) = asked
+            .iter()
+            .enumerate()
+            .filter_map(|(i, asked)| {
+                found.push(None);
+                let module = self.lowered(candidate, asked)?;
+                Some((i, Sought { module, policy: candidate.policy, effort }))
+            })
+            .unzip();
+        for (i, looked) in places.into_iter().zip(self.schedule_all(sought)) {
+            found[i] = looked.ok().and_then(Looked::found);
+        }
+        found
     }
 
     /// What options ask for.
@@ -401,7 +385,7 @@ impl Search<'_> {
             return Ok(Some(first));
         }
         let effort = Effort { far: Some(0.0), ..Effort::default() };
-        Ok(match self.schedule(module, candidate.policy, effort)? {
+        Ok(match self.schedule(Sought { module, policy: candidate.policy, effort })? {
             Looked::Found(found) => Some(found.cost),
             Looked::Worse(cost) => Some(cost),
             Looked::Beyond(_) => None,

@@ -7,7 +7,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use fs_schedule::Sent;
 
-use super::{Cost, Effort};
+use super::Cost;
+use super::look::Effort;
 use crate::ir::Module;
 use crate::sched::policy::Policy;
 
@@ -87,7 +88,8 @@ impl Known {
 mod tests {
     use fs_schedule::Strategy;
 
-    use super::super::{Looked, Search, candidates};
+    use super::super::look::{Looked, Sought};
+    use super::super::{Search, candidates};
     use super::*;
     use crate::CompileOptions;
 
@@ -167,11 +169,12 @@ mod tests {
                 if let Some(same) = keys.insert(key, name.clone()) {
                     panic!("{name} is {same}");
                 }
-                let best =
-                    once.schedule(module, candidate.policy, Effort::default()).expect("it is scheduled");
+                let policy = candidate.policy;
+                let best = once.schedule(Sought::best(module, policy)).expect("it is scheduled");
                 let best = best.found().expect("whatever it costs");
                 let first = Effort { far: Some(0.0), ..Effort::default() };
-                let first = again.schedule(other, candidate.policy, first).expect("it is scheduled");
+                let first =
+                    again.schedule(Sought { module: other, policy, effort: first }).expect("it is scheduled");
                 let Looked::Worse(first) = first else { panic!("{name}: any step is far") };
                 found += 1;
                 better += usize::from(best.cost < first);
@@ -179,7 +182,7 @@ mod tests {
                 // Whatever else is known of it.
                 let far = Effort { far: Some(0.0), ..Effort::default() };
                 let module = once.lowered(candidate, &once.said()).expect("it is lowered");
-                let known = once.schedule(module, candidate.policy, far).expect("it is scheduled");
+                let known = once.schedule(Sought { module, policy, effort: far }).expect("it is scheduled");
                 assert!(matches!(known, Looked::Worse(same) if same == first), "{name}");
                 assert!(best.cost <= first, "{name}");
                 let told = once.known.of(&key).expect("it was kept");

@@ -2,6 +2,7 @@
 //! then, if that is not much worse.
 
 use super::alike::Alike;
+use super::begin::Beginning;
 use super::budget::Budget;
 use super::climb::{Climb, Move, large};
 use super::travel::{self, Kind};
@@ -67,29 +68,20 @@ impl<'a> Search<'a> {
         known: &[Option<Cost>],
         until: u64,
     ) -> Result<(Vec<Option<Climb<'c, 's>>>, bool), CompileError> {
-        let (mut found, mut left_out) = (Vec::new(), false);
         let shorter = |cost: Cost| cost.longer(1.0 / gain(&self.options));
-        for (i, (change, times)) in changes.iter().enumerate() {
-            let limits = known.get(i).copied().flatten().map(shorter).into_iter();
+        let mut beginnings = Vec::new();
+        for (of, (change, times)) in changes.iter().enumerate() {
             let most = start.cost.longer(*times);
-            let mut beat = limits.fold(most, |most, known| if known < most { known } else { most });
+            let known = known.get(of).copied().flatten().map(shorter);
+            let beat = known.map_or(most, |known| if known < most { known } else { most });
             let together: Vec<Vec<&Move>> = match parts {
                 None => vec![vec![change]],
                 Some(parts) => parts.iter().map(|part| vec![change, part]).collect(),
             };
-            let mut shortest = None;
-            for ways in together {
-                if self.simulated() >= until {
-                    left_out = true;
-                    break;
-                }
-                if let Some(climb) = start.begin(&ways, beat)? {
-                    beat = shorter(climb.cost);
-                    shortest = Some(climb);
-                }
-            }
-            found.push(shortest);
+            beginnings.extend(together.into_iter().map(|ways| Beginning { ways, of, beat }));
         }
+        let (mut found, left_out) = start.begin(beginnings, shorter, until)?;
+        found.resize_with(changes.len(), || None);
         Ok((found, left_out))
     }
 }

@@ -1,0 +1,190 @@
+//! Looking for orders of modules, of several at once on as many threads as there are.
+//!
+//! All of several start from what was known before any of them, and what comes of them is put down one after the other in their
+//! order: so what is found depends neither on how many threads there are nor on which is done first. How many are looked at
+//! at once ([`ABREAST`]) does not depend on the machine either.
+
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::sync::LazyLock;
+
+use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use super::known::{Key, Told};
+use super::{Cost, Search};
+use crate::compile::{Aim, CompileError, Compiled};
+use crate::emit::{self, Emitted};
+use crate::ir::Module;
+use crate::sched::policy::Policy;
+use crate::sched::{self, Bound, Refused, Takes};
+
+/// How many are looked at at once at most, before what comes of them counts for others.
+pub(super) const ABREAST: usize = 8;
+
+/// How well an order is looked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Effort {
+    /// What it must beat, if that is known.
+    pub beat: Option<Cost>,
+    /// Seconds of a step, if any: where the first good order takes as long or longer it will do.
+    pub far: Option<f64>,
+    /// One that does not beat it is thrown away, so its cost may be that of a search that was given up.
+    pub only_better: bool,
+}
+
+impl Effort {
+    /// The first good order will do, whatever it costs.
+    fn only_first(self) -> bool {
+        self.far == Some(0.0)
+    }
+
+    /// What costs as much or more is thrown away.
+    pub(super) fn least(self) -> Option<Cost> {
+        let beat = self.beat.filter(|_| self.only_better);
+        let far = self.far.map(|step| Cost { beyond_in_flight: 0, beyond_memory: 0, step });
+        beat.into_iter().chain(far).reduce(|a, b| if b < a { b } else { a })
+    }
+}
+
+/// A lowered module whose best order under a policy is looked for.
+#[derive(Debug, Clone)]
+pub(super) struct Sought {
+    pub module: Module,
+    pub policy: &'static dyn Policy,
+    pub effort: Effort,
+}
+
+impl Sought {
+    /// Whatever it costs.
+    pub(super) fn best(module: Module, policy: &'static dyn Policy) -> Self {
+        Self { module, policy, effort: Effort::default() }
+    }
+}
+
+/// What came of looking for an order.
+pub(super) enum Looked {
+    /// A schedule.
+    Found(Box<Ordered>),
+    /// None that costs less than is thrown away: the least of what was found, as far as was looked.
+    Worse(Cost),
+    /// None can.
+    Beyond(Bound),
+}
+
+impl Looked {
+    /// The schedule, if there is one.
+    pub(super) fn found(self) -> Option<Ordered> {
+        match self {
+            Self::Found(found) => Some(*found),
+            Self::Worse(_) | Self::Beyond(_) => None,
+        }
+    }
+}
+
+/// A schedule, and what it costs.
+pub(super) struct Ordered {
+    pub cost: Cost,
+    /// What its first good order does, if that is known.
+    pub first: Option<Cost>,
+    pub compiled: Compiled,
+}
+
+/// What a module is known by, what is sought, and what came of it.
+type Emission = (Key, Sought, Result<Emitted, CompileError>);
+
+impl Search<'_> {
+    /// Schedules a lowered module, unless no order of it can beat a cost or it is known to be thrown away.
+    pub(super) fn schedule(&self, sought: Sought) -> Result<Looked, CompileError> {
+        let key = Key::of(&sought.module, sought.policy);
+        match self.loses(&key, sought.effort) {
+            Some(cost) => Ok(Looked::Worse(cost)),
+            None => self.put_down(emission(&self.aim, self.options.in_flight, key, sought)),
+        }
+    }
+
+    /// The same of several, none of which has to beat another.
+    pub(super) fn schedule_all(&self, several: Vec<Sought>) -> Vec<Result<Looked, CompileError>> {
+        let several = abreast(several, |sought| (Key::of(&sought.module, sought.policy), sought));
+        let mut begun = BTreeSet::new();
+        let (mut begins, mut waits) = (Vec::new(), Vec::new());
+        for (i, (key, sought)) in several.into_iter().enumerate() {
+            // One that is asked for in other words has its answer when the first of them has.
+            if self.loses(&key, sought.effort).is_none() && begun.insert(key) {
+                begins.push((i, key, sought));
+            } else {
+                waits.push((i, sought));
+            }
+        }
+        let (aim, in_flight) = (&self.aim, self.options.in_flight);
+        let emitted = abreast(begins, |(i, key, sought)| (i, emission(aim, in_flight, key, sought)));
+        let mut looked: Vec<(usize, Result<Looked, CompileError>)> =
+            emitted.into_iter().map(|(i, emission)| (i, self.put_down(emission))).collect();
+        looked.extend(waits.into_iter().map(|(i, sought)| (i, self.schedule(sought))));
+        looked.sort_by_key(|(i, _)| *i);
+        looked.into_iter().map(|(_, looked)| looked).collect()
+    }
+
+    /// What a module costs that is known to be thrown away. Of the first good order something else may be known than what it costs.
+    fn loses(&self, key: &Key, effort: Effort) -> Option<Cost> {
+        self.known.loses(key, effort).filter(|_| !effort.only_first())
+    }
+
+    /// Keeps what came of a module.
+    fn put_down(&self, (key, sought, emitted): Emission) -> Result<Looked, CompileError> {
+        let of = |takes| Cost::of(takes, self.aim.cluster.memory, self.options.in_flight);
+        Ok(match emitted? {
+            Emitted::Schedule(schedule, first) => {
+                let (p, in_flight) = (schedule.prediction.as_ref(), schedule.train.in_flight);
+                let (step, memory) = p.map_or((f64::INFINITY, 0), |p| (p.step, p.memory));
+                let (cost, first) = (of(Takes { step, memory, in_flight }), first.map(of));
+                self.known.keep(key, Told::found(cost, first, p.and_then(|p| p.sent)));
+                let mut compiled = Compiled { schedule: *schedule, module: sought.module };
+                self.decided.note(&mut compiled);
+                Looked::Found(Box::new(Ordered { cost, first, compiled }))
+            }
+            Emitted::Refused(Refused::Worse(takes)) => {
+                self.known.keep(key, Told::lost(of(takes), sought.effort));
+                Looked::Worse(of(takes))
+            }
+            Emitted::Refused(Refused::Beyond(bound)) => Looked::Beyond(bound),
+        })
+    }
+}
+
+/// Looks for an order of a module, which is scheduled then.
+fn emission(aim: &Aim, in_flight: Option<u32>, key: Key, mut sought: Sought) -> Emission {
+    let effort = sought.effort;
+    let asked = sched::Options::new(sought.policy)
+        .in_flight(in_flight)
+        .below(effort.beat.and_then(Cost::to_beat))
+        .far(effort.far)
+        .only_better(effort.only_better);
+    let emitted = emit::schedule(&mut sought.module, aim.target(), aim.ranks, &asked);
+    (key, sought, emitted.map_err(CompileError::from))
+}
+
+/// Threads beside the caller's, for all searches of a process: as many as there are processors or `RAYON_NUM_THREADS` says. None where the
+/// system gives none.
+static THREADS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
+    let asked = std::env::var_os("RAYON_NUM_THREADS").is_some();
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = if asked { 0 } else { processors.min(ABREAST) };
+    ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build().ok()
+});
+/// Bytes of their stacks, as a main thread has them.
+const STACK: usize = 8 << 20;
+
+/// Each item's result, in their order, worked out at once as far as there are threads.
+fn abreast<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let alone = items.len() < 2;
+    let parallel = |items: Vec<T>| items.into_par_iter().with_max_len(1).map(&work).collect();
+    // Whoever calls from threads of their own has said how many.
+    if !alone && rayon::current_thread_index().is_some() {
+        return parallel(items);
+    }
+    match THREADS.as_ref().filter(|_| !alone) {
+        Some(threads) => threads.install(|| parallel(items)),
+        None => items.into_iter().map(work).collect(),
+    }
+}
