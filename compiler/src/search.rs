@@ -301,7 +301,9 @@ impl<'a> Search<'a> {
     ) -> Result<Round, CompileError> {
         let (mut best, mut tried) = (None::<Scheduled>, Vec::new());
         let candidates: Vec<Candidate> = candidates.into_iter().collect();
-        for some in candidates.chunksABREAST {
+        // Telling rows apart is more work for all engines, which may not be worth looking at once others are known.
+        let alike = candidates.chunk_by(|a, b| a.policy.tells_rows_apart() == b.policy.tells_rows_apart());
+        for some in alike.flat_map(|alike| alike.chunks(ABREAST)) {
             let beat = |best: &Option<Scheduled>| best.as_ref().map(|b| b.0).or(beat);
             let effort = Effort { beat: beat(&best), ..Effort::default() };
             let mut sought = Vec::new();

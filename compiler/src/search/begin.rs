@@ -58,7 +58,7 @@ impl<'a, 's> Climb<'a, 's> {
         let rounds = begun.iter().map(|begun| begun.strategies.len()).max().unwrap_or(0);
         let mut left_out = false;
         'rounds: for round in 0..rounds {
-            for some in 0..begun.len().div_ceilABREAST {
+            for some in 0..begun.len().div_ceil(ABREAST) {
                 if self.search.simulated() >= until {
                     left_out = true;
                     break 'rounds;

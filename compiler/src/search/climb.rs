@@ -255,7 +255,7 @@ impl<'a, 's> Climb<'a, 's> {
             return None;
         }
         let without: Vec<Asked> = (0..self.made.len()).map(|n| self.with(|i| i != n)).collect();
-        for (chunk, some) in without.chunksABREAST.enumerate() {
+        for (chunk, some) in without.chunks(ABREAST).enumerate() {
             let least = shortest.as_ref().map_or(self.cost, |known| known.2);
             let found: Vec<Option<(Cost, Option<Compiled>)>> = if tell {
                 let told = self.search.told(self.candidate, some);
