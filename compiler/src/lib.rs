@@ -16,6 +16,7 @@ pub mod passes;
 pub mod paths;
 pub mod sched;
 pub mod search;
+mod threads;
 pub mod viz;
 
 pub use compile::{CompileError, CompileOptions, Compiled, Strategy, compile, compile_with, lowered};

@@ -40,7 +40,7 @@ impl Time {
 }
 
 /// How long operations take.
-pub(crate) trait CostModel: Debug {
+pub(crate) trait CostModel: Debug + Sync {
     /// Where it is from: the cluster's name, or what was measured.
     fn describe(&self) -> String;
     /// Sizes to expect.

@@ -7,7 +7,7 @@ use fs_schedule::{Schedule, Sharding, Site, States};
 use super::sizes::{Sizes, input_bytes};
 
 /// What a schedule must stay within.
-pub(crate) trait Limits: std::fmt::Debug {
+pub(crate) trait Limits: std::fmt::Debug + Sync {
     /// Bytes of device memory of a rank.
     fn memory(&self) -> u64;
     /// Most batches in flight.

@@ -28,6 +28,7 @@ use super::modulo::{FAR, Request, place};
 use super::problem::Problem;
 use super::slack::{ENOUGH, hub, slacks, tiers, windows};
 use super::{SchedError, Takes};
+use crate::threads::abreast;
 
 /// Share of a step by which lookups with much room come before they must.
 const RESERVE: f64 = 0.3;
@@ -249,11 +250,12 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>, modulo: bool) ->
             (need..=need + MORE).map(|d| depth.map_or(d, |most| d.min(most))).collect();
         depths.dedup();
         let before = orders.step();
-        for depth in depths {
-            orders.simulate(&within, None, step, depth)?;
-            if orders.hopeless(HOPE[0]) {
-                break;
-            }
+        // From the first much is learned that the others may be spared for.
+        let (first, others) = depths.split_at(1);
+        orders.simulate(&[(&within, first[0])], false, step)?;
+        if !orders.hopeless(HOPE[0]) {
+            let others: Vec<(&Within, u32)> = others.iter().map(|depth| (&within, *depth)).collect();
+            orders.simulate(&others, false, step)?;
         }
         // A round that brought nothing will not bring more.
         if orders.hopeless(HOPE[1]) || orders.step() > before * 0.999 {
@@ -341,28 +343,27 @@ impl Orders<'_> {
         hopeless
     }
 
-    /// Simulates with slacks of steps that take `step`.
-    fn simulate(
-        &mut self,
-        within: &Within,
-        of: Option<usize>,
-        step: f64,
-        depth: u32,
-    ) -> Result<(), SchedError> {
-        let search = ListScheduler::new(self.p, &within.graph, within.hub, step, within.bound, depth);
+    /// Simulates within each of some dependencies with so many batches in flight, all at once: with slacks of steps that take `step`, or,
+    /// if these are `limited`, what they allow.
+    fn simulate(&mut self, some: &[(&Within, u32)], limited: bool, step: f64) -> Result<(), SchedError> {
+        let p = self.p;
         let nothing_yet = self.best.is_none();
-        let hopeless = |ii: f64| nothing_yet && self.p.loses(ii / FIRST_HOPE);
-        let found = search.iterate(hopeless);
-        self.hopeless |= hopeless(found.ii);
-        self.keep(search.freeze(&within.graph, &found)?, of);
-        match of {
-            None if self.free.as_ref().is_none_or(|free| found.ii < free.1.ii) => {
+        let hopeless = |ii: f64| nothing_yet && p.loses(ii / FIRST_HOPE);
+        let simulated = abreast(some.to_vec(), |(within, depth): (&Within, u32)| {
+            let step = if limited { within.bound } else { step };
+            let search = ListScheduler::new(p, &within.graph, within.hub, step, within.bound, depth);
+            let found = search.iterate(hopeless);
+            let candidate = search.freeze(&within.graph, &found);
+            (search, found, candidate)
+        });
+        for (of, (search, found, candidate)) in simulated.into_iter().enumerate() {
+            self.hopeless |= hopeless(found.ii);
+            self.keep(candidate?, limited.then_some(of));
+            if limited && self.few.as_ref().is_none_or(|few| found.ii < few.1.ii) {
+                self.few = Some((search, found, of));
+            } else if !limited && self.free.as_ref().is_none_or(|free| found.ii < free.1.ii) {
                 self.free = Some((search, found));
             }
-            Some(of) if self.few.as_ref().is_none_or(|few| found.ii < few.1.ii) => {
-                self.few = Some((search, found, of));
-            }
-            _ => {}
         }
         Ok(())
     }
@@ -372,18 +373,18 @@ impl Orders<'_> {
     fn limited(&mut self, graph: &Graph) -> Result<Vec<Within>, SchedError> {
         let p = self.p;
         let most = self.best.as_ref().map_or(1, |b| b.0.in_flight);
-        let mut limited = Vec::new();
-        for depth in [most, most.saturating_sub(1), most + 1, most.saturating_sub(2)] {
-            if depth <= p.history || self.step() <= p.mii() * ENOUGH {
-                continue;
-            }
-            // So few may not be possible.
-            let Ok(within) = Within::new(p, graph, Some(depth)) else { continue };
-            if within.bound < self.step() {
-                self.simulate(&within, Some(limited.len()), within.bound, depth)?;
-                limited.push(within);
-            }
+        let depths = [most, most.saturating_sub(1), most + 1, most.saturating_sub(2)];
+        let depths: Vec<u32> = depths.into_iter().filter(|depth| *depth > p.history).collect();
+        if self.step() <= p.mii() * ENOUGH {
+            return Ok(Vec::new());
         }
+        // So few may not be possible.
+        let within = |depth: &u32| Within::new(p, graph, Some(*depth)).ok().map(|within| (within, *depth));
+        let shorter = |(within, _): &(Within, u32)| within.bound < self.step();
+        let (limited, depths): (Vec<Within>, Vec<u32>) =
+            depths.iter().filter_map(within).filter(shorter).unzip();
+        let some: Vec<(&Within, u32)> = limited.iter().zip(depths).collect();
+        self.simulate(&some, true, 0.0)?;
         Ok(limited)
     }
 
@@ -418,7 +419,7 @@ fn with_margin(
     if modulo_found || p.is_far(best.step) || p.loses(best.step) || p.time.len() > LARGE {
         return Ok(best);
     }
-    for margin in MARGINS {
+    let with = |margin: f64| {
         let Within { depth, graph, hub, bound } = within;
         let most = depth.unwrap_or(best.in_flight + MORE);
         let search = ListScheduler::with_margin(p, graph, *hub, best.step, *bound, most, margin);
@@ -431,8 +432,12 @@ fn with_margin(
         if !costs_nothing && !hopeless {
             c = search.freeze(graph, &search.hill_climb(found))?;
         }
-        if c.step <= best.step * ROOM && fits(&c) {
-            return Ok(c);
+        Ok(Some(c).filter(|c| c.step <= best.step * ROOM && fits(c)))
+    };
+    // Hardly ever the first will do.
+    for found in abreast(MARGINS.to_vec(), with) {
+        if let Some(found) = found? {
+            return Ok(found);
         }
     }
     Ok(best)

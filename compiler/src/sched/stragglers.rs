@@ -476,8 +476,7 @@ mod tests {
             };
             (0..schedules.len()).for_each(of);
             for s in &schedules {
-                let again = |_: &Question| panic!("what was answered is asked for once");
-                memo.drawn(question(s, evidence), again);
+                memo.drawn(&question(s, evidence), || panic!("what was answered is asked for once"));
             }
         }
         let mut different: Vec<_> = expected.iter().flatten().collect();

@@ -40,6 +40,11 @@ impl Budget {
         self.stages += stages as u64;
     }
 
+    /// Expects so many stages less.
+    pub(super) fn spare(&mut self, stages: usize) {
+        self.stages -= (stages as u64).min(self.stages);
+    }
+
     /// Until when what comes next may go on, which is so many stages at once.
     pub(super) fn next(&mut self, now: u64, stages: usize) -> u64 {
         let part = self.end.saturating_sub(now) / self.stages.max(1);
@@ -57,8 +62,9 @@ mod tests {
     fn what_a_stage_leaves_is_left_to_others() {
         let mut budget = Budget::new(1000, 1200, 1000);
         assert_eq!((budget.beginnings(1000), budget.beginnings(1600)), (1300, 1750));
-        budget.expect(5);
+        budget.expect(7);
         budget.expect(1);
+        budget.spare(2);
         assert_eq!(budget.next(1000, 1), 1200);
         // It took nothing.
         assert_eq!(budget.next(1000, 1), 1240);

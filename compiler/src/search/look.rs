@@ -5,11 +5,6 @@
 //! at once ([`ABREAST`]) does not depend on the machine either.
 
 use std::collections::BTreeSet;
-use std::num::NonZero;
-use std::sync::LazyLock;
-
-use rayon::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::known::{Key, Told};
 use super::{Cost, Search};
@@ -18,6 +13,7 @@ use crate::emit::{self, Emitted};
 use crate::ir::Module;
 use crate::sched::policy::Policy;
 use crate::sched::{self, Bound, Refused, Takes};
+use crate::threads::abreast;
 
 /// How many are looked at at once at most, before what comes of them counts for others.
 pub(super) const ABREAST: usize = 8;
@@ -162,29 +158,4 @@ fn emission(aim: &Aim, in_flight: Option<u32>, key: Key, mut sought: Sought) -> 
         .only_better(effort.only_better);
     let emitted = emit::schedule(&mut sought.module, aim.target(), aim.ranks, &asked);
     (key, sought, emitted.map_err(CompileError::from))
-}
-
-/// Threads beside the caller's, for all searches of a process: as many as there are processors or `RAYON_NUM_THREADS` says. None where the
-/// system gives none.
-static THREADS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
-    let asked = std::env::var_os("RAYON_NUM_THREADS").is_some();
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = if asked { 0 } else { processors.min(ABREAST) };
-    ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build().ok()
-});
-/// Bytes of their stacks, as a main thread has them.
-const STACK: usize = 8 << 20;
-
-/// Each item's result, in their order, worked out at once as far as there are threads.
-fn abreast<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
-    let alone = items.len() < 2;
-    let parallel = |items: Vec<T>| items.into_par_iter().with_max_len(1).map(&work).collect();
-    // Whoever calls from threads of their own has said how many.
-    if !alone && rayon::current_thread_index().is_some() {
-        return parallel(items);
-    }
-    match THREADS.as_ref().filter(|_| !alone) {
-        Some(threads) => threads.install(|| parallel(items)),
-        None => items.into_iter().map(work).collect(),
-    }
 }

@@ -25,6 +25,9 @@ use crate::emit;
 
 /// Stages of a climb behind its first: with other owners, and with other company twice.
 const ENDING: usize = 3;
+/// How many times as long a step may be that is looked at to the end. Of 144 such climbs of 71 searches 46 were the shortest in the
+/// end; this misses one of them, which was less than 0.1% shorter, and saves a tenth of all that is simulated.
+const CLOSE: f64 = 1.02;
 
 /// As [`super::search`], and then with other choices for single tables where that is faster.
 ///
@@ -123,10 +126,15 @@ impl Search<'_> {
             top.outcome.also(&other.outcome);
         }
         let mut best = self.ended(top, &mut graphs, &mut budget)?;
-        // Where these lead is looked at to the end, so that one may be worse on the way and none is in the end.
+        // Where these lead is looked at to the end if they are not much worse by then, so that one may be worse on the way and none is in
+        // the end.
         for other in elsewhere {
-            let other = self.distributed(other, &mut graphs, &mut budget)?;
-            let mut other = self.ended(other, &mut graphs, &mut budget)?;
+            let mut other = self.distributed(other, &mut graphs, &mut budget)?;
+            if other.cost < best.cost.longer(CLOSE) {
+                other = self.ended(other, &mut graphs, &mut budget)?;
+            } else {
+                budget.spare(ENDING);
+            }
             if other.cost < best.cost {
                 std::mem::swap(&mut best, &mut other);
             }
