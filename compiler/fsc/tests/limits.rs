@@ -37,7 +37,24 @@ fn folder() -> TempDir {
 fn limited(folder: &Path, limit: &str, args: &[&str]) -> Output {
     let mut command = Command::new("bash");
     command.arg("-c").arg(format!("{limit}; exec \"$0\" \"$@\"")).arg(env!("CARGO_BIN_EXE_fsc")).args(args);
-    command.current_dir(folder).output().expect("it starts")
+    ended(
+        command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()),
+        limit,
+    )
+}
+
+/// What a command that ends soon leaves, whatever it may wait for.
+fn ended(command: &mut Command, what: &str) -> Output {
+    let mut child = command.spawn().expect("it starts");
+    let began = Instant::now();
+    while child.try_wait().expect("it runs").is_none() {
+        if began.elapsed() > Duration::from_secs(60) {
+            child.kill().expect("ended");
+            panic!("{what}: it waits");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("it ends")
 }
 
 fn said(out: &Output) -> String {
@@ -62,16 +79,7 @@ fn names(folder: &Path) -> Vec<String> {
 fn refused(folder: &Path, args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fsc"));
     command.args(args).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
-    let began = Instant::now();
-    while child.try_wait().expect("it runs").is_none() {
-        if began.elapsed() > Duration::from_secs(20) {
-            child.kill().expect("ended");
-            panic!("{args:?} waits");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let out = child.wait_with_output().expect("it ends");
+    let out = ended(&mut command, &format!("{args:?}"));
     assert_eq!(out.status.code(), Some(1), "{args:?}: {}", said(&out));
     said(&out)
 }
