@@ -28,7 +28,7 @@ fn threads_change_no_byte_of_a_schedule() {
     };
     let one = compiled(Some("1"));
     assert!(one.2.contains("other ways tried"), "no search: {}", one.2);
-    for threads in [Some("2"), Some("7"), Some("several"), None] {
+    for threads in [Some("2"), Some("7"), Some("100000"), Some("several"), Some("0"), None] {
         assert!(compiled(threads) == one, "{threads:?}");
     }
 }
