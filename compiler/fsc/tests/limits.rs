@@ -48,7 +48,7 @@ fn ended(command: &mut Command, what: &str) -> Output {
     let mut child = command.spawn().expect("it starts");
     let began = Instant::now();
     while child.try_wait().expect("it runs").is_none() {
-        if began.elapsed() > Duration::from_secs(60) {
+        if began.elapsed() > Duration::from_mins(1) {
             child.kill().expect("ended");
             panic!("{what}: it waits");
         }

@@ -43,7 +43,7 @@ impl Begun<'_> {
     }
 }
 
-impl<'a, 's> Climb<'a, 's> {
+impl Climb<'_, '_> {
     /// Others that begin with changes of this one, for each number the first whose step none of the same number beats by so much as
     /// makes another worth it (`shorter`); none where all are too long. Looked at until so many operations were simulated: whether
     /// something was left out for it.
