@@ -192,8 +192,8 @@ impl<'a> ListScheduler<'a> {
         (0..w.late.len()).map(key).collect()
     }
 
-    /// Simulations with keys that are made earlier where the busiest engine waits; no more than one if its step is hopeless.
-    pub(crate) fn iterate(&self, hopeless: impl Fn(f64) -> bool) -> Found {
+    /// Simulations with keys that are made earlier where the busiest engine waits.
+    pub(crate) fn iterate(&self) -> Found {
         let mut left = self.runs(RUNS, BUDGET).max(1);
         let mut best: Option<Found> = None;
         let tasks = self.tasks();
@@ -211,7 +211,7 @@ impl<'a> ListScheduler<'a> {
                     stale = 0;
                 }
                 stale += 1;
-                let enough = ii <= self.bound * ENOUGH || best.as_ref().is_some_and(|best| hopeless(best.ii));
+                let enough = ii <= self.bound * ENOUGH;
                 if enough {
                     left = 0;
                 }

@@ -52,9 +52,6 @@ const MUCH: f64 = 1.05;
 /// before keys are changed at random. Of 7,710 ways of 68 models whose search was long or could be beaten by hand 949 came out shorter; the
 /// first of these would have missed none of them, the second 17 and the third 3.
 const HOPE: [f64; 3] = [1.3, 1.1, 1.05];
-/// The same of the very first simulation, before anything was learned from it. Of 5,420 ways of 71 searches 1,330 came out shorter; this
-/// would have missed 61 of them, all at most 5% shorter, and saves a third of what such rounds simulate.
-const FIRST_HOPE: f64 = 1.2;
 
 /// The outcome of the search.
 #[derive(Debug)]
@@ -224,7 +221,7 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>, modulo: bool) ->
     let within =
         Within::new(p, graph, depth).map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
     let (bound, hub) = (within.bound, within.hub);
-    let mut orders = Orders { p, best: None, free: None, few: None, hopeless: false, given_up: false };
+    let mut orders = Orders { p, best: None, free: None, few: None, given_up: false };
     let mut modulo_found = false;
     if modulo {
         for ii in STRETCH.map(|stretch| (bound * stretch).ceil()) {
@@ -316,8 +313,6 @@ struct Orders<'a> {
     /// The simulation without limits that promised most, and that within one, with its place.
     free: Option<(ListScheduler<'a>, Found)>,
     few: Option<(ListScheduler<'a>, Found, usize)>,
-    /// The very first simulation was.
-    hopeless: bool,
     /// No more was looked for because what there is was hopeless.
     given_up: bool,
 }
@@ -338,7 +333,7 @@ impl Orders<'_> {
 
     /// Whether the best is so many times as long as what will be thrown away.
     fn hopeless(&mut self, times: f64) -> bool {
-        let hopeless = self.hopeless || (self.best.is_some() && self.p.loses(self.step() / times));
+        let hopeless = self.best.is_some() && self.p.loses(self.step() / times);
         self.given_up |= hopeless;
         hopeless
     }
@@ -347,17 +342,14 @@ impl Orders<'_> {
     /// if these are `limited`, what they allow.
     fn simulate(&mut self, some: &[(&Within, u32)], limited: bool, step: f64) -> Result<(), SchedError> {
         let p = self.p;
-        let nothing_yet = self.best.is_none();
-        let hopeless = |ii: f64| nothing_yet && p.loses(ii / FIRST_HOPE);
         let simulated = abreast(some.to_vec(), |(within, depth): (&Within, u32)| {
             let step = if limited { within.bound } else { step };
             let search = ListScheduler::new(p, &within.graph, within.hub, step, within.bound, depth);
-            let found = search.iterate(hopeless);
+            let found = search.iterate();
             let candidate = search.freeze(&within.graph, &found);
             (search, found, candidate)
         });
         for (of, (search, found, candidate)) in simulated.into_iter().enumerate() {
-            self.hopeless |= hopeless(found.ii);
             self.keep(candidate?, limited.then_some(of));
             if limited && self.few.as_ref().is_none_or(|few| found.ii < few.1.ii) {
                 self.few = Some((search, found, of));
@@ -424,7 +416,7 @@ fn with_margin(
         let most = depth.unwrap_or(best.in_flight + MORE);
         let search = ListScheduler::with_margin(p, graph, *hub, best.step, *bound, most, margin);
         let fits = |c: &Candidate| c.memory <= best.memory.max(p.limits.memory());
-        let found = search.iterate(|_| false);
+        let found = search.iterate();
         let mut c = search.freeze(graph, &found)?;
         // Changes at random can't gain what is not lost, and hardly what is lost by far.
         let (costs_nothing, hopeless) =
