@@ -13,6 +13,7 @@ mod begin;
 mod budget;
 mod climb;
 mod derived;
+mod effort;
 mod known;
 mod look;
 pub mod microbatches;
@@ -31,8 +32,9 @@ use std::cell::RefCell;
 use fs_dsl::checked::Program;
 use fs_schedule::{Reuse, Way};
 
+use effort::Effort;
 use known::Known;
-use look::{ABREAST, Effort, Looked, Ordered, Sought};
+use look::{ABREAST, Looked, Ordered, Sought};
 
 use crate::compile::balance::Decided;
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled, balance};

@@ -7,7 +7,8 @@ use fs_schedule::Engine;
 
 use super::asked::{Asked, Change};
 use super::climb::{Climb, Found, Move, OPERATIONS};
-use super::look::{ABREAST, Effort, Looked, Ordered, Sought};
+use super::effort::Effort;
+use super::look::{ABREAST, Looked, Ordered, Sought};
 use super::{Best, Cost, Tried, Verdict};
 use crate::compile::CompileError;
 use crate::sched::BoundBy;

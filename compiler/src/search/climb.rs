@@ -7,8 +7,9 @@ use std::iter::Peekable;
 use fs_schedule::Sent;
 
 use super::asked::{Asked, Change};
+use super::effort::Effort;
 use super::known::Key;
-use super::look::{ABREAST, Effort, Looked, Ordered, Sought};
+use super::look::{ABREAST, Looked, Ordered, Sought};
 use super::outcome::{Outcome, Swap, Way};
 use super::{Best, Candidate, Cost, Search, gain};
 use crate::compile::{CompileError, Compiled};

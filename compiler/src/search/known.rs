@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use fs_schedule::Sent;
 
 use super::Cost;
-use super::look::Effort;
+use super::effort::Effort;
 use crate::ir::Module;
 use crate::sched::policy::Policy;
 
