@@ -1,5 +1,6 @@
 //! Answers to questions, each worked out once, by whichever thread asks first; others that ask meanwhile wait for it. What is kept must
-//! follow from the question alone, so that it does not matter who asked; and must not be worked out on several threads, or those would take up questions for which others wait.
+//! follow from the question alone, so that it does not matter who asked; and must not be worked out on several threads, or those would
+//! take up questions for which others wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
