@@ -27,8 +27,6 @@ mod travel;
 mod uses;
 mod ways;
 
-use std::cell::RefCell;
-
 use fs_dsl::checked::Program;
 use fs_schedule::{Reuse, Way};
 
@@ -218,7 +216,7 @@ struct Search<'a> {
     /// As imported.
     module: Module,
     /// Lowered from it.
-    lowered: RefCell<Branches>,
+    lowered: Branches,
     aim: Aim,
     decided: Decided,
     /// Nobody has said where samples move.
@@ -238,7 +236,7 @@ impl<'a> Search<'a> {
         let folds = options.balance_at.is_none();
         let options = decided.options(options);
         let (most, known) = (budget::SIMULATED, Known::default());
-        let lowered = Branches::new(module.clone()).into();
+        let lowered = Branches::new(module.clone());
         Ok(Self { program, options, module, lowered, aim, decided, folds, most, known })
     }
 
@@ -308,12 +306,9 @@ impl<'a> Search<'a> {
         for some in alike.flat_map(|alike| alike.chunks(ABREAST)) {
             let beat = |best: &Option<Scheduled>| best.as_ref().map(|b| b.0).or(beat);
             let effort = Effort { beat: beat(&best), ..Effort::default() };
-            let mut sought = Vec::new();
-            for candidate in some {
-                let stages = self.aim.stages(&self.module, &self.asked(candidate))?;
-                let module = self.lowered.borrow_mut().lowered(&stages)?;
-                sought.push(Sought { module, policy: candidate.policy, effort });
-            }
+            let said = self.said();
+            let sought = self.sought(some.iter().map(|candidate| (*candidate, &said, effort)).collect());
+            let sought = sought.into_iter().collect::<Result<Vec<Sought>, CompileError>>()?;
             for (candidate, looked) in some.iter().zip(self.schedule_all(sought)) {
                 let least = beat(&best);
                 let verdict = match looked? {

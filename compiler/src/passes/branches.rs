@@ -2,7 +2,11 @@
 //!
 //! Choices of a search differ from some pass on: from where rows are told apart, or only from where transfers get their company.
 //! What the passes before one of these leave is kept from the second time on that they are asked for, for copies cost as much as
-//! some passes. Modules are verified where pipelines end.
+//! some passes. Modules are verified where pipelines end. Several may run at once: what is kept changes what runs twice, and nothing else.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::manager::{self, Log, RunError, Settings, Stage};
 use crate::ir::Module;
@@ -18,26 +22,33 @@ const ASKED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Branches {
     module: Module,
-    /// The last ones that were asked for, the latest last.
-    begun: Vec<Begun>,
+    begun: Mutex<Asked>,
 }
+
+/// The last passes that were asked for, the latest last.
+#[derive(Debug, Default)]
+struct Asked(Vec<Begun>);
 
 /// Some passes, and what they leave if it is kept.
 #[derive(Debug)]
 struct Begun {
     stages: Vec<Stage>,
-    module: Option<Module>,
+    module: Option<Arc<Module>>,
 }
 
 impl Branches {
     /// Pipelines to be run on a module.
     pub(crate) fn new(module: Module) -> Self {
-        Self { module, begun: Vec::new() }
+        Self { module, begun: Mutex::default() }
     }
 
     /// The module that these passes leave.
-    pub(crate) fn lowered(&mut self, stages: &[Stage]) -> Result<Module, RunError> {
-        let (mut done, mut module) = self.farthest(stages).unwrap_or_else(|| (0, self.module.clone()));
+    pub(crate) fn lowered(&self, stages: &[Stage]) -> Result<Module, RunError> {
+        let farthest = self.begun.lock().farthest(stages);
+        let (mut done, mut module) = match farthest {
+            Some((done, module)) => (done, Module::clone(&module)),
+            None => (0, self.module.clone()),
+        };
         while done < stages.len() {
             let parts = |stage: &Stage| PART.contains(&stage.pass.name);
             let next = stages.iter().skip(done + 1).position(parts).map_or(stages.len(), |n| done + 1 + n);
@@ -50,38 +61,50 @@ impl Branches {
             }
             done = next;
             if !last {
-                self.asked(&stages[..done], &module);
+                let asked_before = self.begun.lock().asked(&stages[..done]);
+                if asked_before {
+                    let kept = Arc::new(module.clone());
+                    self.begun.lock().keep(&stages[..done], kept);
+                }
             }
         }
         Ok(module)
     }
+}
 
+impl Asked {
     /// What the most of these passes leave that is kept, and how many they are.
-    fn farthest(&mut self, stages: &[Stage]) -> Option<(usize, Module)> {
+    fn farthest(&mut self, stages: &[Stage]) -> Option<(usize, Arc<Module>)> {
         let shared = |begun: &&Begun| begun.module.is_some() && stages.starts_with(&begun.stages);
-        let farthest = self.begun.iter().filter(shared).map(|begun| begun.stages.len()).max()?;
+        let farthest = self.0.iter().filter(shared).map(|begun| begun.stages.len()).max()?;
         let begun = self.latest(&stages[..farthest])?;
         Some((farthest, begun.module.clone()?))
     }
 
     /// What these passes have left, if they were asked for; now they are the latest.
     fn latest(&mut self, stages: &[Stage]) -> Option<&mut Begun> {
-        let at = self.begun.iter().position(|begun| begun.stages == stages)?;
-        self.begun[at..].rotate_left(1);
-        self.begun.last_mut()
+        let at = self.0.iter().position(|begun| begun.stages == stages)?;
+        self.0[at..].rotate_left(1);
+        self.0.last_mut()
     }
 
-    /// Takes down that passes were asked for which left this module.
-    fn asked(&mut self, stages: &[Stage], module: &Module) {
-        if let Some(begun) = self.latest(stages) {
-            begun.module = Some(module.clone());
-            let mut kept = self.begun.iter_mut().rev().filter(|begun| begun.module.is_some());
-            if let Some(oldest) = kept.nth(KEPT) {
-                oldest.module = None;
-            }
-        } else {
-            self.begun.push(Begun { stages: stages.to_vec(), module: None });
-            self.begun.drain(..self.begun.len().saturating_sub(ASKED));
+    /// Takes down that passes were asked for; whether they were before.
+    fn asked(&mut self, stages: &[Stage]) -> bool {
+        if self.latest(stages).is_some() {
+            return true;
+        }
+        self.0.push(Begun { stages: stages.to_vec(), module: None });
+        self.0.drain(..self.0.len().saturating_sub(ASKED));
+        false
+    }
+
+    /// Keeps what passes leave that were asked for, unless they no longer are among the last.
+    fn keep(&mut self, stages: &[Stage], module: Arc<Module>) {
+        let Some(begun) = self.latest(stages) else { return };
+        begun.module = Some(module);
+        let mut kept = self.0.iter_mut().rev().filter(|begun| begun.module.is_some());
+        if let Some(oldest) = kept.nth(KEPT) {
+            oldest.module = None;
         }
     }
 }
@@ -115,9 +138,9 @@ mod tests {
             format!("{front},lower-exchanges{{lookahead=2}},dce,group-collectives"),
         ];
         let pipelines: Vec<Vec<Stage>> = texts.iter().map(|t| parse_pipeline(t).expect("parses")).collect();
-        let mut branches = Branches::new(module.clone());
-        let mut lowered = |stages: &Vec<Stage>| branches.lowered(stages).expect("passes run").to_string();
-        let found: Vec<String> = pipelines.iter().map(&mut lowered).collect();
+        let branches = Branches::new(module.clone());
+        let lowered = |stages: &Vec<Stage>| branches.lowered(stages).expect("passes run").to_string();
+        let found: Vec<String> = pipelines.iter().map(lowered).collect();
         for (stages, found) in pipelines.iter().zip(&found) {
             let mut alone = module.clone();
             manager::run(&mut alone, stages, Settings::default(), &mut Log::default()).expect("passes run");
@@ -137,12 +160,13 @@ mod tests {
             let text = format!("canonicalize,{plan},differentiate,lower-exchanges{end}");
             parse_pipeline(&text).expect("parses")
         };
-        let mut branches = Branches::new(module);
-        let mut kept = |n, end| {
+        let branches = Branches::new(module);
+        let kept = |n, end| {
             branches.lowered(&pipeline(n, end)).expect("passes run");
+            let begun = &branches.begun.lock().0;
             let of = |begun: &Begun| begun.module.is_some() && begun.stages == pipeline(n, "")[..3];
-            let kept = branches.begun.iter().filter(|begun| begun.module.is_some()).count();
-            (branches.begun.iter().any(of), kept, branches.begun.len())
+            let kept = begun.iter().filter(|begun| begun.module.is_some()).count();
+            (begun.iter().any(of), kept, begun.len())
         };
         assert_eq!(
             [kept(1, ""), kept(1, ",dce"), kept(1, ",dce")],
@@ -172,7 +196,7 @@ mod tests {
             let mut alone = module.clone();
             let wanted = manager::run(&mut alone, &stages, Settings::default(), &mut Log::default());
             let fine = parse_pipeline("canonicalize").expect("parses");
-            let mut branches = Branches::new(module.clone());
+            let branches = Branches::new(module.clone());
             branches.lowered(&fine).expect("passes run");
             let found = branches.lowered(&stages).expect_err("a pass goes wrong");
             let wanted = wanted.expect_err("a pass goes wrong");

@@ -120,7 +120,7 @@ impl Climb<'_, '_> {
         round: usize,
         shorter: impl Fn(Cost) -> Cost,
     ) {
-        let (mut places, mut sought) = (Vec::new(), Vec::new());
+        let (mut places, mut asked) = (Vec::new(), Vec::new());
         for i in some {
             let of = begun[i].beginning.of;
             // What else begins so has found.
@@ -129,11 +129,14 @@ impl Climb<'_, '_> {
             let least = found.fold(begun[i].least(), |least, cost| if cost < least { cost } else { least });
             let Some(strategy) = begun[i].strategies.get(round).copied() else { continue };
             let candidate = self.best.tried[strategy].candidate;
-            let Some(module) = self.search.lowered(candidate, &begun[i].asked) else { continue };
             let effort = Effort { beat: Some(least), only_better: true, far: None };
             places.push((i, strategy));
-            sought.push(Sought { module, policy: candidate.policy, effort });
+            asked.push((candidate, &begun[i].asked, effort));
         }
+        let sought = places.into_iter().zip(self.search.sought(asked));
+        // What cannot be lowered so begins otherwise.
+        let (places, sought): (Vec<(usize, usize)>, Vec<Sought>) =
+            sought.filter_map(|(place, sought)| Some((place, sought.ok()?))).unzip();
         for ((i, strategy), looked) in places.into_iter().zip(self.search.schedule_all(sought)) {
             let found = looked.ok().and_then(Looked::found);
             if let Some(found) = found.filter(|found| found.cost < begun[i].least()) {
@@ -153,9 +156,8 @@ impl Climb<'_, '_> {
         let alone = match self.best.tried[chosen].verdict {
             Verdict::Scheduled(alone) => alone,
             Verdict::Pruned(_) => {
-                let module = self.search.lowered(candidate, &self.asked);
-                let sought = module.map(|module| Sought::best(module, candidate.policy));
-                let alone = sought.map(|sought| self.search.schedule(sought)).transpose()?;
+                let sought = self.search.sought_one(candidate, &self.asked, Effort::default());
+                let alone = sought.ok().map(|sought| self.search.schedule(sought)).transpose()?;
                 alone.and_then(Looked::found).map_or(ordered.cost, |alone| alone.cost)
             }
         };

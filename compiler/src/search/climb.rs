@@ -13,7 +13,6 @@ use super::look::{ABREAST, Looked, Ordered, Sought};
 use super::outcome::{Outcome, Swap, Way};
 use super::{Best, Candidate, Cost, Search, gain};
 use crate::compile::{CompileError, Compiled};
-use crate::ir::Module;
 
 /// Most ways that are tried, each by a first good order.
 const SCHEDULES: usize = 32;
@@ -146,13 +145,15 @@ impl<'a, 's> Climb<'a, 's> {
             let alike = |way: &Move| !way.covered || next.first().map_or(!found, |(first, _)| first.covered);
             let Some(way) = moves.next_if(alike) else { break };
             let asked = way.change.made(&way.tables, &self.asked);
-            if asked == self.asked || !self.seen.insert(format!("{asked:?}")) {
+            let words = format!("{asked:?}");
+            if asked == self.asked || self.seen.contains(&words) {
                 continue;
             }
             if most == 0 {
                 self.outcome.limited = true;
                 break;
             }
+            self.seen.insert(words);
             next.push((way, asked));
         }
         self.left.0 -= next.len();
@@ -194,13 +195,11 @@ impl<'a, 's> Climb<'a, 's> {
         // The best order of each is looked for if its first one is not much worse than that of what there is.
         let far = self.first.longer(QUICK);
         let effort = Effort { beat: Some(beat), far: far.to_beat(), only_better: true };
-        let policy = self.candidate.policy;
+        let sought =
+            self.search.sought(ways.iter().map(|(_, asked)| (self.candidate, asked, effort)).collect());
         // What cannot be placed or numbered so is no way for this model.
-        let lowered = ways.into_iter().filter_map(|(way, asked)| {
-            let module = self.search.lowered(self.candidate, &asked)?;
-            Some(((way, asked), Sought { module, policy, effort }))
-        });
-        let (ways, sought): (Vec<_>, Vec<_>) = lowered.unzip();
+        let (ways, sought): (Vec<_>, Vec<_>) =
+            ways.into_iter().zip(sought).filter_map(|(way, sought)| Some((way, sought.ok()?))).unzip();
         let mut better = Vec::new();
         for ((way, asked), looked) in ways.into_iter().zip(self.search.schedule_all(sought)) {
             let (now, ordered) = match looked {
@@ -333,33 +332,23 @@ impl<'a, 's> Climb<'a, 's> {
 impl Search<'_> {
     /// What a step costs with each of these choices, and what a rank sends in it.
     fn told(&self, candidate: Candidate, asked: &[Asked]) -> Vec<Option<(Cost, Sent)>> {
-        let lowered = |asked: &Asked| Some(Sought::best(self.lowered(candidate, asked)?, candidate.policy));
-        let sought: Vec<Option<Sought>> = asked.iter().map(lowered).collect();
-        let keys: Vec<Option<Key>> =
-            sought.iter().map(|sought| sought.as_ref().map(|s| Key::of(&s.module, s.policy))).collect();
+        let sought = self.sought(asked.iter().map(|asked| (candidate, asked, Effort::default())).collect());
+        let keys: Vec<Option<Key>> = sought.iter().map(|sought| Some(sought.as_ref().ok()?.key)).collect();
         let known = |key: Key| self.known.of(&key).and_then(|told| Some((told.cost, told.sent?)));
         let mut begun = BTreeSet::new();
-        let unknown = sought
-            .into_iter()
-            .zip(&keys)
-            .filter(|(_, key)| key.is_some_and(|key| known(key).is_none() && begun.insert(key)));
+        let unknown = sought.into_iter().flatten();
+        let unknown = unknown.filter(|sought| known(sought.key).is_none() && begun.insert(sought.key));
         // What comes of them is known then.
-        self.schedule_all(unknown.filter_map(|(sought, _)| sought).collect());
+        self.schedule_all(unknown.collect());
         keys.into_iter().map(|key| known(key?)).collect()
     }
 
     /// The best schedules that are found with each of these choices.
     fn each(&self, candidate: Candidate, asked: &[Asked], effort: Effort) -> Vec<Option<Ordered>> {
-        let mut found: Vec<Option<Ordered>> = Vec::new();
-        let (places, sought): (Vec<usize>, Vec<Sought>) = asked
-            .iter()
-            .enumerate()
-            .filter_map(|(i, asked)| {
-                found.push(None);
-                let module = self.lowered(candidate, asked)?;
-                Some((i, Sought { module, policy: candidate.policy, effort }))
-            })
-            .unzip();
+        let mut found: Vec<Option<Ordered>> = asked.iter().map(|_| None).collect();
+        let sought = self.sought(asked.iter().map(|asked| (candidate, asked, effort)).collect());
+        let (places, sought): (Vec<usize>, Vec<Sought>) =
+            sought.into_iter().enumerate().filter_map(|(i, sought)| Some((i, sought.ok()?))).unzip();
         for (i, looked) in places.into_iter().zip(self.schedule_all(sought)) {
             found[i] = looked.ok().and_then(Looked::found);
         }
@@ -371,22 +360,14 @@ impl Search<'_> {
         Asked { tables: self.options.tables.clone(), bucket_bytes: self.options.bucket_bytes }
     }
 
-    /// The module with these choices; none if it cannot be.
-    pub(super) fn lowered(&self, candidate: Candidate, asked: &Asked) -> Option<Module> {
-        let options = self.asked(&candidate);
-        let options = options.tables(asked.tables.clone()).bucket_bytes(asked.bucket_bytes);
-        let stages = self.aim.stages(&self.module, &options).ok()?;
-        self.lowered.borrow_mut().lowered(&stages).ok()
-    }
-
     /// What its first good order costs.
     fn first(&self, candidate: Candidate, asked: &Asked) -> Result<Option<Cost>, CompileError> {
-        let Some(module) = self.lowered(candidate, asked) else { return Ok(None) };
-        if let Some(first) = self.known.of(&Key::of(&module, candidate.policy)).and_then(|told| told.first) {
+        let effort = Effort { far: Some(0.0), ..Effort::default() };
+        let Ok(sought) = self.sought_one(candidate, asked, effort) else { return Ok(None) };
+        if let Some(first) = self.known.of(&sought.key).and_then(|told| told.first) {
             return Ok(Some(first));
         }
-        let effort = Effort { far: Some(0.0), ..Effort::default() };
-        Ok(match self.schedule(Sought { module, policy: candidate.policy, effort })? {
+        Ok(match self.schedule(sought)? {
             Looked::Found(found) => Some(found.cost),
             Looked::Worse(cost) => Some(cost),
             Looked::Beyond(_) => None,

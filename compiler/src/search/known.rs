@@ -88,7 +88,7 @@ impl Known {
 mod tests {
     use fs_schedule::Strategy;
 
-    use super::super::look::{Looked, Sought};
+    use super::super::look::Looked;
     use super::super::{Search, candidates};
     use super::*;
     use crate::CompileOptions;
@@ -160,29 +160,27 @@ mod tests {
             let options = CompileOptions::new(Strategy::Serial, ranks).cluster(cluster);
             let [once, again] = [(); 2].map(|()| Search::new(&program, &options).expect("a search"));
             for candidate in candidates(None) {
-                let module =
-                    |search: &Search<'_>| search.lowered(candidate, &search.said()).expect("it is lowered");
-                let (module, other) = (module(&once), module(&again));
-                let key = Key::of(&module, candidate.policy);
-                assert_eq!(key, Key::of(&other, candidate.policy));
+                let sought = |search: &Search<'_>, effort: Effort| {
+                    search.sought_one(candidate, &search.said(), effort).expect("it is lowered")
+                };
+                let first = Effort { far: Some(0.0), ..Effort::default() };
+                let (best, other) = (sought(&once, Effort::default()), sought(&again, first));
+                let key = best.key;
+                assert_eq!(key, other.key);
                 let name = format!("{model} on {ranks} of {preset}, {}", candidate.describe());
                 if let Some(same) = keys.insert(key, name.clone()) {
                     panic!("{name} is {same}");
                 }
-                let policy = candidate.policy;
-                let best = once.schedule(Sought::best(module, policy)).expect("it is scheduled");
+                let best = once.schedule(best).expect("it is scheduled");
                 let best = best.found().expect("whatever it costs");
-                let first = Effort { far: Some(0.0), ..Effort::default() };
-                let first =
-                    again.schedule(Sought { module: other, policy, effort: first }).expect("it is scheduled");
+                let first = again.schedule(other).expect("it is scheduled");
                 let Looked::Worse(first) = first else { panic!("{name}: any step is far") };
                 found += 1;
                 better += usize::from(best.cost < first);
                 assert_eq!(best.first, Some(first), "{name}");
                 // Whatever else is known of it.
                 let far = Effort { far: Some(0.0), ..Effort::default() };
-                let module = once.lowered(candidate, &once.said()).expect("it is lowered");
-                let known = once.schedule(Sought { module, policy, effort: far }).expect("it is scheduled");
+                let known = once.schedule(sought(&once, far)).expect("it is scheduled");
                 assert!(matches!(known, Looked::Worse(same) if same == first), "{name}");
                 assert!(best.cost <= first, "{name}");
                 let told = once.known.of(&key).expect("it was kept");

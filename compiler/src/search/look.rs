@@ -1,4 +1,4 @@
-//! Looking for orders of modules, of several at once on as many threads as there are.
+//! Looking for orders of what is asked for, of several at once on as many threads as there are: it is lowered, and the module scheduled.
 //!
 //! All of several start from what was known before any of them, and what comes of them is put down one after the other in their
 //! order: so what is found depends neither on how many threads there are nor on which is done first. How many are looked at
@@ -6,10 +6,11 @@
 
 use std::collections::BTreeSet;
 
+use super::asked::Asked;
 use super::effort::Effort;
 use super::known::{Key, Told};
-use super::{Cost, Search};
-use crate::compile::{Aim, CompileError, Compiled};
+use super::{Candidate, Cost, Search};
+use crate::compile::{Aim, CompileError, CompileOptions, Compiled};
 use crate::emit::{self, Emitted};
 use crate::ir::Module;
 use crate::sched::policy::Policy;
@@ -22,15 +23,16 @@ pub(super) const ABREAST: usize = 8;
 /// A lowered module whose best order under a policy is looked for.
 #[derive(Debug, Clone)]
 pub(super) struct Sought {
-    pub module: Module,
-    pub policy: &'static dyn Policy,
-    pub effort: Effort,
+    module: Module,
+    /// What the module is known by.
+    pub key: Key,
+    policy: &'static dyn Policy,
+    effort: Effort,
 }
 
 impl Sought {
-    /// Whatever it costs.
-    pub(super) fn best(module: Module, policy: &'static dyn Policy) -> Self {
-        Self { module, policy, effort: Effort::default() }
+    pub(super) fn new(module: Module, policy: &'static dyn Policy, effort: Effort) -> Self {
+        Self { key: Key::of(&module, policy), module, policy, effort }
     }
 }
 
@@ -62,34 +64,62 @@ pub(super) struct Ordered {
     pub compiled: Compiled,
 }
 
-/// What a module is known by, what is sought, and what came of it.
-type Emission = (Key, Sought, Result<Emitted, CompileError>);
+/// What is sought, and what came of it.
+type Emission = (Sought, Result<Emitted, CompileError>);
 
 impl Search<'_> {
+    /// Candidates with choices for single tables, to be looked for with some efforts; an error where a model cannot be lowered so.
+    pub(super) fn sought(
+        &self,
+        several: Vec<(Candidate, &Asked, Effort)>,
+    ) -> Vec<Result<Sought, CompileError>> {
+        let asked = several.into_iter().map(|(candidate, asked, effort)| {
+            let options = self.asked(&candidate);
+            let options = options.tables(asked.tables.clone()).bucket_bytes(asked.bucket_bytes);
+            (options, candidate.policy, effort)
+        });
+        let (aim, imported, lowered) = (&self.aim, &self.module, &self.lowered);
+        abreast(
+            asked.collect(),
+            |(options, policy, effort): (CompileOptions, &'static dyn Policy, Effort)| {
+                let module = lowered.lowered(&aim.stages(imported, &options)?)?;
+                Ok(Sought::new(module, policy, effort))
+            },
+        )
+    }
+
+    /// The same of one.
+    pub(super) fn sought_one(
+        &self,
+        candidate: Candidate,
+        asked: &Asked,
+        effort: Effort,
+    ) -> Result<Sought, CompileError> {
+        self.sought(vec![(candidate, asked, effort)]).remove(0)
+    }
+
     /// Schedules a lowered module, unless no order of it can beat a cost or it is known to be thrown away.
     pub(super) fn schedule(&self, sought: Sought) -> Result<Looked, CompileError> {
-        let key = Key::of(&sought.module, sought.policy);
-        match self.loses(&key, sought.effort) {
+        match self.loses(&sought.key, sought.effort) {
             Some(cost) => Ok(Looked::Worse(cost)),
-            None => self.put_down(emission(&self.aim, self.options.in_flight, key, sought)),
+            None => self.put_down(emission(&self.aim, self.options.in_flight, sought)),
         }
     }
 
     /// The same of several, none of which has to beat another.
     pub(super) fn schedule_all(&self, several: Vec<Sought>) -> Vec<Result<Looked, CompileError>> {
-        let several = abreast(several, |sought| (Key::of(&sought.module, sought.policy), sought));
         let mut begun = BTreeSet::new();
         let (mut begins, mut waits) = (Vec::new(), Vec::new());
-        for (i, (key, sought)) in several.into_iter().enumerate() {
+        for (i, sought) in several.into_iter().enumerate() {
             // One that is asked for in other words has its answer when the first of them has.
-            if self.loses(&key, sought.effort).is_none() && begun.insert(key) {
-                begins.push((i, key, sought));
+            if self.loses(&sought.key, sought.effort).is_none() && begun.insert(sought.key) {
+                begins.push((i, sought));
             } else {
                 waits.push((i, sought));
             }
         }
         let (aim, in_flight) = (&self.aim, self.options.in_flight);
-        let emitted = abreast(begins, |(i, key, sought)| (i, emission(aim, in_flight, key, sought)));
+        let emitted = abreast(begins, |(i, sought)| (i, emission(aim, in_flight, sought)));
         let mut looked: Vec<(usize, Result<Looked, CompileError>)> =
             emitted.into_iter().map(|(i, emission)| (i, self.put_down(emission))).collect();
         looked.extend(waits.into_iter().map(|(i, sought)| (i, self.schedule(sought))));
@@ -103,7 +133,8 @@ impl Search<'_> {
     }
 
     /// Keeps what came of a module.
-    fn put_down(&self, (key, sought, emitted): Emission) -> Result<Looked, CompileError> {
+    fn put_down(&self, (sought, emitted): Emission) -> Result<Looked, CompileError> {
+        let key = sought.key;
         let of = |takes| Cost::of(takes, self.aim.cluster.memory, self.options.in_flight);
         Ok(match emitted? {
             Emitted::Schedule(schedule, first) => {
@@ -125,7 +156,7 @@ impl Search<'_> {
 }
 
 /// Looks for an order of a module, which is scheduled then.
-fn emission(aim: &Aim, in_flight: Option<u32>, key: Key, mut sought: Sought) -> Emission {
+fn emission(aim: &Aim, in_flight: Option<u32>, mut sought: Sought) -> Emission {
     let effort = sought.effort;
     let asked = sched::Options::new(sought.policy)
         .in_flight(in_flight)
@@ -133,5 +164,5 @@ fn emission(aim: &Aim, in_flight: Option<u32>, key: Key, mut sought: Sought) -> 
         .far(effort.far)
         .only_better(effort.only_better);
     let emitted = emit::schedule(&mut sought.module, aim.target(), aim.ranks, &asked);
-    (key, sought, emitted.map_err(CompileError::from))
+    (sought, emitted.map_err(CompileError::from))
 }
