@@ -9,6 +9,7 @@ pub mod campaign;
 pub mod chart;
 pub mod emulated;
 pub mod filetest;
+pub mod instances;
 pub mod interpreter;
 pub mod joined;
 pub mod mock;
