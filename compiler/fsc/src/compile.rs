@@ -28,7 +28,8 @@ pub(super) struct Args {
     /// Where to write the schedule (default: the model's name with `.json`).
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// How to order operations: one way, or what is predicted to be fastest.
+    /// How to order operations: one way, or what is predicted to be fastest, looked for on as many threads as there are
+    /// processors, or as the environment's `RAYON_NUM_THREADS` says.
     #[arg(long, value_parser = strategies(), default_value = "auto")]
     strategy: StrategyChoice,
     /// Ranks to plan for (default: the GPUs of the cluster; 1 without one).
