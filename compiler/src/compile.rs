@@ -12,11 +12,11 @@ use crate::import::settings::{divides, microbatches};
 use crate::import::{ImportError, import};
 use crate::ir::Module;
 use crate::ir::attr::{AttrError, boolean};
-use crate::passes::manager::{self, PipelineError, RunError, Stage};
+use crate::passes::manager::{self, PipelineError, RunError, Stage, Stop};
 use crate::passes::plan_sharding;
 use crate::sched::memo::Memo;
 use crate::sched::policy::{self, Policy};
-use crate::sched::{self, Target};
+use crate::sched::{self, SchedError, Target};
 
 pub use pipeline::{PipelineOptions, pipeline};
 
@@ -56,6 +56,20 @@ pub enum CompileError {
     /// The lowered module has no schedule.
     #[error(transparent)]
     Emit(#[from] EmitError),
+}
+
+impl CompileError {
+    /// Whether the compiler is at fault, and not what it was asked for.
+    pub fn is_defect(&self) -> bool {
+        match self {
+            Self::Pass(error) => !matches!(*error.stop, Stop::Failed(_)),
+            Self::Emit(error) => {
+                matches!(error, EmitError::Form(_) | EmitError::Schedule(SchedError::Defect(_)))
+            }
+            Self::Pipeline(_) | Self::Module(_) => true,
+            Self::Import(_) | Self::NoCandidate | Self::NoRanks | Self::Beyond { .. } => false,
+        }
+    }
 }
 
 /// How to compile.
@@ -109,6 +123,23 @@ impl CompileOptions {
             counts: None,
             tables: TableOptions::default(),
         }
+    }
+
+    /// An error where more is asked for than is counted up to.
+    fn countable(&self) -> Result<(), CompileError> {
+        let of_tables = &self.tables;
+        let asked = [
+            ("lookahead", self.lookahead.into_iter().collect::<Vec<u32>>()),
+            ("windows", self.windows.into_iter().collect()),
+            ("microbatches", self.microbatches.into_iter().collect()),
+            ("lookahead of a table", of_tables.lookahead.values().filter_map(|k| k.0).collect()),
+            ("windows of a table", of_tables.windows.values().copied().collect()),
+        ];
+        let beyond = |(option, values): (&'static str, Vec<u32>)| {
+            let value = values.into_iter().find(|n| !(1..=64).contains(n))?;
+            Some(CompileError::Beyond { option, value })
+        };
+        asked.into_iter().find_map(beyond).map_or(Ok(()), Err)
     }
 
     /// Under another policy, which needs no entry in the table.
@@ -281,6 +312,7 @@ impl Aim {
             (None, None) => 1,
         };
         divides(program, ranks)?;
+        options.countable()?;
         let cluster = declared.unwrap_or_else(|| local(ranks));
         // What was counted for others says nothing of these.
         let of = (ranks, options.microbatches.unwrap_or_else(|| microbatches(&program.train)));
@@ -320,22 +352,7 @@ impl Aim {
         module: &Module,
         options: &CompileOptions,
     ) -> Result<Vec<Stage>, CompileError> {
-        for (option, asked) in [
-            ("lookahead", options.lookahead),
-            ("windows", options.windows),
-            ("microbatches", options.microbatches),
-        ] {
-            if let Some(value) = asked.filter(|n| !(1..=64).contains(n)) {
-                return Err(CompileError::Beyond { option, value });
-            }
-        }
-        let named = options.tables.lookahead.values();
-        if let Some(value) = named.filter_map(|k| k.0).find(|n| !(1..=64).contains(n)) {
-            return Err(CompileError::Beyond { option: "lookahead of a table", value });
-        }
-        if let Some(value) = options.tables.windows.values().copied().find(|n| !(1..=64).contains(n)) {
-            return Err(CompileError::Beyond { option: "windows of a table", value });
-        }
+        options.countable()?;
         let asked = PipelineOptions::of(module, options.policy, self.ranks)?;
         let lookahead = options.lookahead.unwrap_or(asked.lookahead);
         let plan = asked

@@ -27,6 +27,8 @@ mod travel;
 mod uses;
 mod ways;
 
+use std::cell::Cell;
+
 use fs_dsl::checked::Program;
 use fs_schedule::{Reuse, Way};
 
@@ -225,6 +227,8 @@ struct Search<'a> {
     most: u64,
     /// What was scheduled.
     known: Known,
+    /// Ways that a defect of the compiler has ended.
+    defects: Cell<usize>,
 }
 
 impl<'a> Search<'a> {
@@ -237,7 +241,17 @@ impl<'a> Search<'a> {
         let options = decided.options(options);
         let (most, known) = (budget::SIMULATED, Known::default());
         let lowered = Branches::new(module.clone());
-        Ok(Self { program, options, module, lowered, aim, decided, folds, most, known })
+        let defects = Cell::new(0);
+        Ok(Self { program, options, module, lowered, aim, decided, folds, most, known, defects })
+    }
+
+    /// What came of a way; nothing where the model has no such way. A search does without what a defect of the compiler ends, and counts
+    /// it.
+    fn worked<T>(&self, way: Result<T, CompileError>) -> Option<T> {
+        if way.as_ref().is_err_and(CompileError::is_defect) {
+            self.defects.set(self.defects.get() + 1);
+        }
+        way.ok()
     }
 
     /// Operations that were simulated so far to find orders.

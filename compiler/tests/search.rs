@@ -182,6 +182,7 @@ fn threads_change_nothing() {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
             let search = || search_within(program, &options, candidates(None), most).expect("a schedule");
             let (best, outcome) = pool.install(search);
+            assert_eq!(outcome.defects, 0);
             (file::to_text(&best.compiled.schedule), outcome.simulated, outcome.scheduled)
         };
         let one = found(1);

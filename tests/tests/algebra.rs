@@ -132,6 +132,7 @@ fn it_is_never_slower_and_always_the_same() {
         let options = CompileOptions::new(Strategy::Serial, None).cluster(cluster);
         let search = || search::tables::search(&program, &options, candidates(None)).expect("a schedule");
         let (best, outcome) = search();
+        assert_eq!(outcome.defects, 0, "{name}");
         let step = best.compiled.schedule.prediction.as_ref().expect("a prediction").step;
         for tried in &best.tried {
             if let Verdict::Scheduled(Cost { step: named, .. }) = tried.verdict {

@@ -95,6 +95,7 @@ fn a_change_is_told_without_those_that_were_left_out() {
         let options = CompileOptions::new(Strategy::Serial, 8).cluster(cluster);
         let (best, outcome) =
             search::tables::search(&program, &options, candidates(None)).expect("a schedule");
+        assert_eq!(outcome.defects, 0);
         follow(&outcome, &best.compiled.schedule);
         let last = outcome.swaps.last().expect("changes");
         let [from, to] = [&last.ways.0, &last.ways.1].map(|way| match way {

@@ -95,6 +95,11 @@ fn other_words_are_told() {
         let (good, said) = fsc(dir.path(), &["compile", "m.fs", "--microbatches", words]);
         assert!(!good && said.contains(parts), "{words}: {said}");
     }
+    // Before anything is made for so many.
+    let uneven = MODEL.replace("  balance off", "").replace("fixed(20)", "uniform(1, 20)");
+    let dir = folder(&uneven);
+    let (good, said) = fsc(dir.path(), &["compile", "m.fs", "--microbatches", "4000000000"]);
+    assert!(!good && said.contains("microbatches must be in 1..=64, is 4000000000"), "{said}");
     let dir = folder(&MODEL.replace("microbatches auto", "microbatches often"));
     let (good, said) = fsc(dir.path(), &["compile", "m.fs"]);
     assert!(!good && said.contains("must be a whole number from 1 to 64, or `auto`"), "{said}");

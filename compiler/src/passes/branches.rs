@@ -150,6 +150,40 @@ mod tests {
         assert_ne!(found[2], found[3]);
     }
 
+    /// Nor does it matter what others ask for at the same time.
+    #[test]
+    fn as_if_each_ran_alone_on_several_threads() {
+        let program = fs_dsl::check_text("m.fs", MODEL).program.expect("the model checks");
+        let module = crate::import::import(&program).expect("the model is imported");
+        let front = "canonicalize,plan-sharding{ranks=2},differentiate";
+        let ends =
+            ["lookahead=1", "lookahead=2", "lookahead=3"].map(|k| format!("lower-exchanges{{{k}}},dce"));
+        let more = ["", ",group-collectives", ",group-collectives{groups=t:1}"];
+        let texts = ends.iter().flat_map(|end| more.map(|more| format!("{front},{end}{more}")));
+        let pipelines: Vec<Vec<Stage>> = texts.map(|t| parse_pipeline(&t).expect("parses")).collect();
+        let alone = |stages: &Vec<Stage>| {
+            let mut alone = module.clone();
+            manager::run(&mut alone, stages, Settings::default(), &mut Log::default()).expect("passes run");
+            alone.to_string()
+        };
+        let alone: Vec<String> = pipelines.iter().map(alone).collect();
+        let branches = Branches::new(module.clone());
+        // Each asks for all, from another one on.
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (branches, pipelines, alone) = (&branches, &pipelines, &alone);
+                scope.spawn(move || {
+                    for i in 0..5 * pipelines.len() {
+                        let at = (i + 2 * thread) % pipelines.len();
+                        let found = branches.lowered(&pipelines[at]).expect("passes run").to_string();
+                        assert_eq!(found, alone[at]);
+                    }
+                });
+            }
+        });
+        assert!(branches.begun.lock().0.iter().filter(|begun| begun.module.is_some()).count() > 3);
+    }
+
     /// What is asked for once is not kept, twice it is, and only the latest stay.
     #[test]
     fn what_is_asked_for_again_is_kept() {

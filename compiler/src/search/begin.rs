@@ -136,9 +136,9 @@ impl Climb<'_, '_> {
         let sought = places.into_iter().zip(self.search.sought(asked));
         // What cannot be lowered so begins otherwise.
         let (places, sought): (Vec<(usize, usize)>, Vec<Sought>) =
-            sought.filter_map(|(place, sought)| Some((place, sought.ok()?))).unzip();
+            sought.filter_map(|(place, sought)| Some((place, self.search.worked(sought)?))).unzip();
         for ((i, strategy), looked) in places.into_iter().zip(self.search.schedule_all(sought)) {
-            let found = looked.ok().and_then(Looked::found);
+            let found = self.search.worked(looked).and_then(Looked::found);
             if let Some(found) = found.filter(|found| found.cost < begun[i].least()) {
                 begun[i].shortest = Some((strategy, found));
             }
@@ -157,7 +157,8 @@ impl Climb<'_, '_> {
             Verdict::Scheduled(alone) => alone,
             Verdict::Pruned(_) => {
                 let sought = self.search.sought_one(candidate, &self.asked, Effort::default());
-                let alone = sought.ok().map(|sought| self.search.schedule(sought)).transpose()?;
+                let alone =
+                    self.search.worked(sought).map(|sought| self.search.schedule(sought)).transpose()?;
                 alone.and_then(Looked::found).map_or(ordered.cost, |alone| alone.cost)
             }
         };

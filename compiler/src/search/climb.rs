@@ -198,15 +198,18 @@ impl<'a, 's> Climb<'a, 's> {
         let sought =
             self.search.sought(ways.iter().map(|(_, asked)| (self.candidate, asked, effort)).collect());
         // What cannot be placed or numbered so is no way for this model.
-        let (ways, sought): (Vec<_>, Vec<_>) =
-            ways.into_iter().zip(sought).filter_map(|(way, sought)| Some((way, sought.ok()?))).unzip();
+        let (ways, sought): (Vec<_>, Vec<_>) = ways
+            .into_iter()
+            .zip(sought)
+            .filter_map(|(way, sought)| Some((way, self.search.worked(sought)?)))
+            .unzip();
         let mut better = Vec::new();
         for ((way, asked), looked) in ways.into_iter().zip(self.search.schedule_all(sought)) {
-            let (now, ordered) = match looked {
-                Ok(Looked::Found(found)) => (found.cost, Some(*found)),
-                Ok(Looked::Worse(cost)) => (cost, None),
-                // A profile that was measured of tables elsewhere has no times for it: no way either.
-                Ok(Looked::Beyond(_)) | Err(_) => continue,
+            // A profile that was measured of tables elsewhere has no times for it: no way either.
+            let (now, ordered) = match self.search.worked(looked) {
+                Some(Looked::Found(found)) => (found.cost, Some(*found)),
+                Some(Looked::Worse(cost)) => (cost, None),
+                Some(Looked::Beyond(_)) | None => continue,
             };
             self.outcome.passed_over(&way.tables, &way.ways.1, now);
             if now >= far {
@@ -333,7 +336,8 @@ impl Search<'_> {
     /// What a step costs with each of these choices, and what a rank sends in it.
     fn told(&self, candidate: Candidate, asked: &[Asked]) -> Vec<Option<(Cost, Sent)>> {
         let sought = self.sought(asked.iter().map(|asked| (candidate, asked, Effort::default())).collect());
-        let keys: Vec<Option<Key>> = sought.iter().map(|sought| Some(sought.as_ref().ok()?.key)).collect();
+        let sought: Vec<Option<Sought>> = sought.into_iter().map(|sought| self.worked(sought)).collect();
+        let keys: Vec<Option<Key>> = sought.iter().map(|sought| Some(sought.as_ref()?.key)).collect();
         let known = |key: Key| self.known.of(&key).and_then(|told| Some((told.cost, told.sent?)));
         let mut begun = BTreeSet::new();
         let unknown = sought.into_iter().flatten();
@@ -348,9 +352,9 @@ impl Search<'_> {
         let mut found: Vec<Option<Ordered>> = asked.iter().map(|_| None).collect();
         let sought = self.sought(asked.iter().map(|asked| (candidate, asked, effort)).collect());
         let (places, sought): (Vec<usize>, Vec<Sought>) =
-            sought.into_iter().enumerate().filter_map(|(i, sought)| Some((i, sought.ok()?))).unzip();
+            sought.into_iter().enumerate().filter_map(|(i, sought)| Some((i, self.worked(sought)?))).unzip();
         for (i, looked) in places.into_iter().zip(self.schedule_all(sought)) {
-            found[i] = looked.ok().and_then(Looked::found);
+            found[i] = self.worked(looked).and_then(Looked::found);
         }
         found
     }
@@ -363,7 +367,7 @@ impl Search<'_> {
     /// What its first good order costs.
     fn first(&self, candidate: Candidate, asked: &Asked) -> Result<Option<Cost>, CompileError> {
         let effort = Effort { far: Some(0.0), ..Effort::default() };
-        let Ok(sought) = self.sought_one(candidate, asked, effort) else { return Ok(None) };
+        let Some(sought) = self.worked(self.sought_one(candidate, asked, effort)) else { return Ok(None) };
         if let Some(first) = self.known.of(&sought.key).and_then(|told| told.first) {
             return Ok(Some(first));
         }

@@ -166,3 +166,37 @@ fn emission(aim: &Aim, in_flight: Option<u32>, mut sought: Sought) -> Emission {
     let emitted = emit::schedule(&mut sought.module, aim.target(), aim.ranks, &asked);
     (sought, emitted.map_err(CompileError::from))
 }
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::Strategy;
+
+    use super::*;
+    use crate::passes::manager::parse_pipeline;
+    use crate::search::tables::Outcome;
+
+    /// A way that a model does not have is none; one that a defect has ended is none either, and told.
+    #[test]
+    fn what_a_defect_ends_is_counted() {
+        let path = format!("{}/../examples/movielens.fs", env!("CARGO_MANIFEST_DIR"));
+        let program = fs_dsl::load(path.as_ref()).program.expect("it checks");
+        let search = Search::new(&program, &CompileOptions::new(Strategy::Serial, 2)).expect("a search");
+        let lowered = |passes: &str| {
+            let stages = parse_pipeline(passes).expect("passes");
+            search.worked(search.lowered.lowered(&stages).map_err(CompileError::from)).is_some()
+        };
+        let counted = |passes: &str| (lowered(passes), search.defects.get());
+        assert_eq!(counted("canonicalize"), (true, 0));
+        assert_eq!(counted("debug-fail"), (false, 0));
+        assert_eq!(counted("debug-panic"), (false, 1));
+        assert_eq!(counted("debug-invalidate"), (false, 2));
+        assert!(search.worked::<()>(Err(CompileError::NoRanks)).is_none() && search.defects.get() == 2);
+        let outcome = Outcome { defects: 2, ..Outcome::default() };
+        assert!(
+            outcome
+                .to_string()
+                .ends_with("0 taken; 2 ended by a defect of the compiler, which is worth a report")
+        );
+        assert!(Outcome::default().to_string().ends_with("0 taken"));
+    }
+}

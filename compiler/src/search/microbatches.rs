@@ -68,15 +68,17 @@ pub fn with_tables<E: From<CompileError>>(
 ) -> Result<(Best, Outcome, Changed), E> {
     let (leaders, tried) = climb(program, numbers, candidates, options, Some(NEAR))?;
     let mut found: Option<(Cost, usize, Compiled, Outcome)> = None;
-    let mut changed = Vec::new();
+    let (mut changed, mut simulated, mut defects) = (Vec::new(), 0, 0);
     for Leader { search, best, one } in leaders {
         let (cost, best, outcome) = search.improve_both(Round { best, tried: tried.clone() }, one)?;
         changed.push((tried[best.chosen].candidate, cost.step));
+        (simulated, defects) = (simulated + outcome.simulated, defects + outcome.defects);
         if found.as_ref().is_none_or(|found| cost < found.0.longer(1.0 / GAIN)) {
             found = Some((cost, best.chosen, best.compiled, outcome));
         }
     }
-    let (_, chosen, compiled, outcome) = found.ok_or(CompileError::NoCandidate)?;
+    let (_, chosen, compiled, mut outcome) = found.ok_or(CompileError::NoCandidate)?;
+    (outcome.simulated, outcome.defects) = (simulated, defects);
     let mut best = Best { compiled, chosen, tried };
     let mut record = outcome.record(&best);
     if changed.len() > 1 {

@@ -28,6 +28,8 @@ pub struct Outcome {
     pub limited: bool,
     /// Operations that were simulated to find orders: what the search costs, on any machine.
     pub simulated: u64,
+    /// Ways that a defect of the compiler has ended.
+    pub defects: usize,
     /// What came closest of what was not taken, the shortest step first.
     pub others: Vec<Other>,
     /// How the serial way became what there is.
@@ -224,7 +226,11 @@ impl fmt::Display for Outcome {
             self.tried,
             self.scheduled,
             self.swaps.len()
-        )
+        )?;
+        if self.defects > 0 {
+            write!(f, "; {} ended by a defect of the compiler, which is worth a report", self.defects)?;
+        }
+        Ok(())
     }
 }
 

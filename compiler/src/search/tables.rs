@@ -56,8 +56,7 @@ pub fn search_within(
     search.most = most;
     let candidates: Vec<Candidate> = candidates.into_iter().collect();
     let (round, one) = search.over_both(&candidates, None)?;
-    let (_, mut best, mut outcome) = search.improve_both(round, one)?;
-    outcome.simulated = search.simulated();
+    let (_, mut best, outcome) = search.improve_both(round, one)?;
     best.compiled.schedule.search = Some(outcome.record(&best));
     emit::proved(&best.compiled.schedule)?;
     Ok((best, outcome))
@@ -88,7 +87,9 @@ impl Search<'_> {
             }
             found = Some(other);
         }
-        found.ok_or(CompileError::NoCandidate)
+        let mut found = found.ok_or(CompileError::NoCandidate)?;
+        (found.2.simulated, found.2.defects) = (self.simulated(), self.defects.get());
+        Ok(found)
     }
 
     /// What became of the best of all candidates, and how.
