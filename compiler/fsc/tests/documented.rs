@@ -25,7 +25,8 @@ fn the_sample_of_a_search_is_what_is_said() {
     let schedule = folder.path().join("dlrm.json");
     let fsc = |args: &[&str]| {
         let mut fsc = Command::new(env!("CARGO_BIN_EXE_fsc"));
-        let out = fsc.current_dir(&root).env("XDG_CACHE_HOME", folder.path()).args(args).arg(&schedule).output();
+        let out =
+            fsc.current_dir(&root).env("XDG_CACHE_HOME", folder.path()).args(args).arg(&schedule).output();
         let out = out.expect("fsc starts");
         let said = [out.stdout, out.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
         assert!(out.status.success(), "{said}");
