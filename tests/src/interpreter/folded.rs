@@ -2,7 +2,8 @@
 
 use fs_schedule::{Action, Place};
 
-use super::values::{self, Call, Data, Entry, Wrong, owner, used, windows, word};
+use super::used::{used, windows};
+use super::values::{self, Call, Data, Entry, Wrong, owner, word};
 
 /// Results of an operation that concerns one rank only.
 pub(super) fn compute(call: &Call<'_>) -> Result<Vec<Data>, Wrong> {

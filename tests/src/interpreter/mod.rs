@@ -15,6 +15,7 @@ mod nodes;
 mod pieces;
 mod relayed;
 mod state;
+mod used;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ use folded::meet;
 use pieces::{Data, Pieces, beside, cut, meets, width, without};
 use relayed::compute;
 pub use state::State;
-pub use values::Workload;
+pub use used::Workload;
 use values::{Call, Wrong, word};
 
 /// Memory that can be raced for.
