@@ -33,10 +33,12 @@ typedef unsigned long long uint64_t;
     extern __shared__ __align__(16) unsigned char all_of_dynamic_shared_memory[]; \
     type* name = reinterpret_cast<type*>(all_of_dynamic_shared_memory)
 #define INFINITY_F __int_as_float(0x7f800000)
+// An argument of which threads have no copies.
+#define OF_GRID(...) const __grid_constant__ __VA_ARGS__
 #else
 #include "emulate/emulate.hpp"
 #define BODY static __attribute__((noinline)) void
-#define __grid_constant__
+#define OF_GRID(...) const __VA_ARGS__&
 #endif
 
 // Numbers of activations: REAL is float or bf16. A brain float is the upper half of a float.
@@ -222,7 +224,7 @@ struct Launches<void (*)(Grid, A...)> {
     entry arguments {                                                              \
         body OF_WHOLE_GRID names;                                                  \
     }                                                                              \
-    joined_entry(const __grid_constant__ Launches<decltype(&body)>::Arguments all) { \
+    joined_entry(OF_GRID(Launches<decltype(&body)>::Arguments) all) {               \
         Launches<decltype(&body)>::run<&body>(all);                                \
     }                                                                              \
     BODY body BEHIND_GRID arguments

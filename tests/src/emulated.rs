@@ -37,7 +37,8 @@ pub fn thorough() -> bool {
 
 /// All ranks on one emulated device.
 pub fn device<K: Kernels + Clone + 'static>(kernels: &K, seed: u64) -> cuda::Options<Emulated> {
-    let options = emulated::Options { seed, rest: Duration::from_micros(50), ..emulated::Options::default() };
+    let options =
+        emulated::Options { seed, rest: Duration::from_micros(100), ..emulated::Options::default() };
     let driver = Arc::new(Emulated::new(options, Box::new(kernels.clone())));
     cuda::Options { drivers: vec![driver], ..cuda::Options::default() }
 }

@@ -124,6 +124,7 @@ fn sums<D: Driver>(
     let touched: Vec<_> = memory.iter().copied().chain([*at, *gradients]).collect();
     meter.calls(format!("positions by row (sort), {name}"), Work::Items(f64::from(n)), &calls, &touched)?;
     let groups = Segments {
+        n,
         groups: u,
         positions: sorted.values,
         ends: In::at(memory[6].address),

@@ -342,13 +342,18 @@ EMULATE_TYPE(uint64_t, "u64");
 EMULATE_TYPE(float, "f32");
 EMULATE_TYPE(double, "f64");
 
+// Of an argument, which threads may share.
+template <class A>
+struct Value {
+    typedef typename std::remove_const<typename std::remove_reference<A>::type>::type type;
+};
 template <auto function>
 struct Caller;
 template <class... A, void (*function)(A...)>
 struct Caller<function> {
     template <size_t... i>
     static void spread(void** arguments, std::integer_sequence<size_t, i...>) {
-        function(*static_cast<typename std::remove_const<A>::type*>(arguments[i])...);
+        function(*static_cast<typename Value<A>::type*>(arguments[i])...);
     }
     static void call(void** arguments) {
         spread(arguments, std::make_integer_sequence<size_t, sizeof...(A)>());
@@ -356,7 +361,7 @@ struct Caller<function> {
     static const char* arguments() {
         static char text[32 * (sizeof...(A) + 1)];
         text[0] = 0;
-        (strcat(text, TypeName<typename std::remove_const<A>::type>::name()), ...);
+        (strcat(text, TypeName<typename Value<A>::type>::name()), ...);
         return text;
     }
 };

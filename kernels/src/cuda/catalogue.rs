@@ -304,6 +304,14 @@ impl Call {
         Self { precision, ..self }
     }
 
+    /// The same in at most so many blocks, for kernels whose blocks share the work, however many they are.
+    #[must_use]
+    pub fn at_most(self, blocks: u64) -> Self {
+        let Shape { grid: [x, y, z], block, shared } = self.shape;
+        let x = u64::from(x).min(blocks) as u32;
+        Self { shape: Shape { grid: [x, y, z], block, shared }, ..self }
+    }
+
     /// Lends an array with the address of each argument, as a launch wants it.
     pub fn with_arguments<R>(&self, f: impl FnOnce(&mut [*mut c_void]) -> R) -> R {
         let mut pointers = [std::ptr::null_mut(); MOST_ARGUMENTS];

@@ -3,7 +3,8 @@
 //! Each function returns the calls to launch one after the other on one stream. Workspace is the caller's; what each needs
 //! is said where it is passed.
 
-use super::catalogue::{Call, In, Out, Real, ids, segments, sort};
+use super::catalogue::segments::{self, most_long};
+use super::catalogue::{Call, In, Out, Real, ids, sort};
 
 /// Numbers that [`scan`] needs for the sums of tiles.
 pub fn scan_room(n: u32) -> usize {
@@ -202,6 +203,8 @@ impl Bitmap {
 /// Positions sorted by group, and room for the list of long groups.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments {
+    /// How many positions there are.
+    pub n: u32,
     /// How many groups there are.
     pub groups: u32,
     /// Positions, those of the first group first.
@@ -212,6 +215,14 @@ pub struct Segments {
     pub long: Out<u32>,
     /// One number, 0 when [`segment_sum`], [`received_sum`] or [`node_sum`] begins.
     pub count: Out<u32>,
+}
+
+impl Segments {
+    /// Lists the long groups, if there can be one.
+    fn list_long(&self) -> Call {
+        let groups = if most_long(self.n, 1) > 0 { self.groups } else { 0 };
+        segments::long_groups(groups, self.ends, segments::LONGEST, self.long, self.count)
+    }
 }
 
 /// Activations' gradients by position, or by bag of positions.
@@ -238,11 +249,11 @@ pub fn segment_sum(
     y_stride: u64,
     add: bool,
 ) -> [Call; 3] {
-    let Segments { groups, positions, ends, long, count } = *s;
+    let Segments { groups, positions, ends, long, count, .. } = *s;
     let (add, mean, longest) = (u32::from(add), u32::from(x.mean), segments::LONGEST);
     let Gradients { x, stride, bags, offsets, .. } = *x;
     [
-        segments::long_groups(groups, ends, longest, long, count),
+        s.list_long(),
         segments::segment_sum(
             groups, cols, x, stride, bags, offsets, mean, positions, ends, y, y_stride, add, longest,
         ),
@@ -260,7 +271,8 @@ pub fn segment_sum(
             add,
             long.read(),
             count.read(),
-        ),
+        )
+        .at_most(most_long(s.n, cols)),
     ]
 }
 
@@ -287,11 +299,11 @@ pub fn received_sum(
     y: Out<f32>,
     y_stride: u64,
 ) -> [Call; 3] {
-    let Segments { groups, positions, ends, long, count } = *s;
+    let Segments { groups, positions, ends, long, count, .. } = *s;
     let Senders { ends: sources, count: source_count, node, round } = senders;
     let (longest, round) = (segments::LONGEST, u32::from(round));
     [
-        segments::long_groups(groups, ends, longest, long, count),
+        s.list_long(),
         segments::received_sum(
             groups,
             cols,
@@ -321,7 +333,8 @@ pub fn received_sum(
             y_stride,
             long.read(),
             count.read(),
-        ),
+        )
+        .at_most(most_long(s.n, cols)),
     ]
 }
 
@@ -335,11 +348,11 @@ pub fn node_sum(
     y: Out<Real>,
     y_stride: u64,
 ) -> [Call; 3] {
-    let Segments { groups, positions, ends, long, count } = *s;
+    let Segments { groups, positions, ends, long, count, .. } = *s;
     let longest = segments::LONGEST;
     let (sources, source_count) = sources;
     [
-        segments::long_groups(groups, ends, longest, long, count),
+        s.list_long(),
         segments::node_sum(
             groups,
             cols,
@@ -365,6 +378,7 @@ pub fn node_sum(
             y_stride,
             long.read(),
             count.read(),
-        ),
+        )
+        .at_most(most_long(s.n, cols)),
     ]
 }

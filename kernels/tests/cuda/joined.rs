@@ -260,7 +260,7 @@ fn summed(m: &mut Member, source: &mut Source, n: usize) {
     for what in 0..3 {
         let long = m.out(groups);
         m.loose.push(m.memory.len() - 1);
-        let s = Segments { groups: groups as u32, positions, ends, long, count: m.zeros(1) };
+        let s = Segments { n: n as u32, groups: groups as u32, positions, ends, long, count: m.zeros(1) };
         let y = m.out::<f32>(groups * cols);
         let calls = match what {
             0 => {

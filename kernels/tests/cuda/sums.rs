@@ -75,6 +75,7 @@ pub(crate) fn grouped(device: &Device, keys: &Memory<u32>, groups: usize) -> Gro
     calls.extend(sorting);
     calls.push(sort::bounds_of(groups as u32, n, sorted.keys, ends.write()));
     let segments = Segments {
+        n,
         groups: groups as u32,
         positions: sorted.values,
         ends: ends.read(),

@@ -355,6 +355,7 @@ impl<D: Driver> Cuda<D> {
             of = Gradients { bags: out.read(), offsets, mean: mean == 1, ..of };
         }
         let groups = Segments {
+            n,
             groups,
             positions: sorted.values,
             ends: ends.read(),

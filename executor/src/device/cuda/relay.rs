@@ -147,6 +147,7 @@ impl<D: Driver> Ids<'_, D> {
         self.run(&sort::bounds_of(groups, n, sorted.keys, bounds), &[])?;
         self.cuda.driver.fill(self.stream, count.first(4), 0)?;
         let segments = Segments {
+            n,
             groups,
             positions: sorted.values,
             ends: bounds.read(),

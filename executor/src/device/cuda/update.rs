@@ -166,6 +166,7 @@ impl<D: Driver> Cuda<D> {
         self.send(stream, &bytes_of(ends), sources.first(4 * ends.len() as u64))?;
         let sums = scratch.words(u64::from(n) * u64::from(dim))?;
         let groups = Segments {
+            n,
             groups: n,
             positions: sorted.values,
             ends: group_ends.read(),

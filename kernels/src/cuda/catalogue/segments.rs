@@ -9,9 +9,17 @@ fn items(n: u32) -> Shape {
 /// Positions of a group that one row of threads sums; longer lists are summed by blocks.
 pub const LONGEST: u32 = 256;
 
+/// Columns of a block that sums long lists: `LONG_COLUMNS` of the source.
+const COLUMNS: u32 = 32;
+
 /// Blocks that sum long lists, whose number the host does not know.
 fn long(cols: u32) -> Shape {
     Shape::blocks(if cols == 0 { 0 } else { 528 }, 256)
+}
+
+/// Blocks for all long lists that so many positions can have.
+pub fn most_long(positions: u32, cols: u32) -> u64 {
+    u64::from(positions / (LONGEST + 1)) * u64::from(cols.div_ceil(COLUMNS))
 }
 
 catalogue! { "segments.cu":

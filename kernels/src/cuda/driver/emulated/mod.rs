@@ -35,7 +35,7 @@ pub struct Options {
     pub facts: Facts,
     /// Of the order of work.
     pub seed: u64,
-    /// The worker rests, at random, up to so long before it takes the next piece of work.
+    /// Before one piece of work in sixteen, at random, the worker rests up to so long.
     pub rest: Duration,
     /// What work costs, in virtual time.
     pub costs: Costs,
@@ -549,7 +549,7 @@ impl Shared {
                 self.work.wait(&mut state);
                 continue;
             };
-            if !self.options.rest.is_zero() && state.draw().is_multiple_of(4) {
+            if !self.options.rest.is_zero() && state.draw().is_multiple_of(16) {
                 let rest = self.options.rest.mul_f64(state.draw() as f64 / (1u64 << 31) as f64);
                 MutexGuard::unlocked(&mut state, || std::thread::sleep(rest));
             }

@@ -1,7 +1,7 @@
 //! What holds for every model, strategy, lookahead and number of ranks, on random models: it compiles, verifies, the
 //! IR and the schedule's file round-trip, and the same input gives the same bytes.
 //!
-//! `PROPTEST_CASES=5000 cargo test -p fs-tests --test properties` looks further.
+//! `PROPTEST_CASES=5000 cargo test -p fs-tests --test schedules properties` looks further.
 
 use fs_compiler::dialect;
 use fs_compiler::ir::{Module, verify};
