@@ -1,11 +1,12 @@
 //! Sums of rows by group, pools, and optimizers.
 
+use fs_kernels::cuda::catalogue::segments::{COLUMNS, most_long};
 use fs_kernels::cuda::catalogue::{optimizers, rows, sort};
 use fs_kernels::cuda::lists::{
     Gradients, Segments, Senders, Sorting, bits_below, node_sum, received_sum, scan_room, segment_sum,
     sort_by,
 };
-use fs_kernels::cuda::sources::Precision;
+use fs_kernels::cuda::sources::{FAMILIES, Precision};
 use fs_kernels::cuda::{Call, In, Out};
 use fs_kernels::embedding::{self, Pool};
 use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update, state_sizes};
@@ -93,11 +94,15 @@ fn groups_of(source: &mut Source, n: usize, groups: usize, skewed: bool) -> Vec<
     (0..n).map(|_| pick(source).min(groups - 1) as u32).collect()
 }
 
-const CASES: [(usize, usize, usize, usize, bool); 8] = [
+const CASES: [(usize, usize, usize, usize, bool); 11] = [
     (0, 1, 4, 0, false),
     (1, 1, 1, 0, false),
     (3, 9, 37, 1, false),
     (100, 7, 64, 0, false),
+    // No list is long, the only one is, both are.
+    (256, 1, 40, 0, false),
+    (257, 1, 40, 0, false),
+    (600, 2, 70, 2, false),
     (257, 300, 16, 4, false),
     (2000, 40, 20, 0, true),
     (5000, 3000, 12, 0, true),
@@ -542,5 +547,22 @@ fn lists_as_long_as_a_row_of_threads_sums_and_longer() {
         let sums = segment_sum(&grouped.segments, cols as u32, &gradients, y.write(), stride, false);
         device.run(grouped.calls.iter().cloned().chain(sums));
         assert_eq!(&y[..], &expect.data[..], "{n} rows");
+    }
+}
+
+#[test]
+fn as_many_blocks_as_long_lists_have_slices() {
+    let source = FAMILIES.iter().find(|source| source.name.ends_with("segments.cu")).expect("there");
+    assert!(source.text.contains(&format!("LONG_COLUMNS = {COLUMNS},")));
+    for (positions, columns, blocks) in [
+        (0, 40, 0),
+        (256, 40, 0),
+        (257, 0, 0),
+        (257, 1, 1),
+        (513, 32, 1),
+        (514, 33, 4),
+        (u32::MAX, 128, 4 * (u64::from(u32::MAX) / 257)),
+    ] {
+        assert_eq!(most_long(positions, columns), blocks, "{positions}, {columns}");
     }
 }

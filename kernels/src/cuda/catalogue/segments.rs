@@ -10,7 +10,7 @@ fn items(n: u32) -> Shape {
 pub const LONGEST: u32 = 256;
 
 /// Columns of a block that sums long lists: `LONG_COLUMNS` of the source.
-const COLUMNS: u32 = 32;
+pub const COLUMNS: u32 = 32;
 
 /// Blocks that sum long lists, whose number the host does not know.
 fn long(cols: u32) -> Shape {
