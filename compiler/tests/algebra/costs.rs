@@ -1,7 +1,6 @@
 //! What ways of distributing a table cost, by hand.
 
-mod terms;
-
+use crate::terms::choice;
 use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::cost::{Classes, Sizes};
 use fs_compiler::algebra::derive::{Ways, derive, table};
@@ -10,7 +9,6 @@ use fs_compiler::algebra::rules::{Context, Use};
 use fs_compiler::distribution::{Choice, Terms};
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Element, Sharding, Way, WirePrecision};
-use terms::choice;
 
 /// What a way sends is bytes of each of its lists: of all, of each class, of relays, to owners or to all replicas.
 #[test]

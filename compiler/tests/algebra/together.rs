@@ -1,9 +1,8 @@
 //! Transfers of several tables, and sums of several dense gradients, are what they are alone when they are one.
 
-mod terms;
-
 use std::collections::BTreeMap;
 
+use crate::terms::{DIM, Data, Sizes, choices, sizes};
 use egg::{AstSize, EGraph, Extractor, Language as _, RecExpr, Runner};
 use fs_compiler::algebra::analysis::{Kind, Kinds};
 use fs_compiler::algebra::convert::{Table, to_nodes, to_term};
@@ -13,7 +12,6 @@ use fs_compiler::distribution::build::{Distribution, Numbered};
 use fs_compiler::distribution::{Choice, Id, Op};
 use fs_schedule::Extent;
 use proptest::prelude::*;
-use terms::{DIM, Data, Sizes, choices, sizes};
 
 /// Columns and rows of dense gradients: some are less than ranks, some end within a rank's part.
 const DENSE: [(u32, u32); 3] = [(1, 1), (3, 2), (5, 1)];
