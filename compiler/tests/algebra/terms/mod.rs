@@ -1,5 +1,4 @@
 //! Data to compute terms with, and terms of it.
-#![allow(dead_code, reason = "not all tests use all")]
 
 pub(crate) mod counted;
 
