@@ -17,6 +17,7 @@ use fs_kernels::cuda::emulated::Emulation;
 use fs_kernels::cuda::sources::Precision;
 use fs_schedule::{Leg, Schedule};
 use fs_tests::emulated::{assert_near, device, kernels_for, session, thorough, train};
+use fs_tests::on_all_cores;
 use fs_tests::training::{self, Outcome, checkpoints, leaving, options, state};
 use fs_tests::witness::{self, Look, Seen, Witness, difference};
 
@@ -158,9 +159,8 @@ fn same(kernels: &Both, seed: u64, case: &Case<'_>) {
 fn all_same(cases: &[Case<'_>], some: usize) {
     let Some(kernels) = kernels() else { return };
     let some = if thorough() { cases.len() } else { some.min(cases.len()) };
-    for (seed, case) in (1..).zip(&cases[..some]) {
-        same(&kernels, seed, case);
-    }
+    let numbered: Vec<_> = (1..).zip(&cases[..some]).collect();
+    on_all_cores(&numbered, |(seed, case)| same(&kernels, *seed, case));
 }
 
 const fn case<'a>(

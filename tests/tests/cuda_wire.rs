@@ -14,6 +14,7 @@ use fs_kernels::cuda::emulated::Emulation;
 use fs_kernels::cuda::sources::Precision;
 use fs_schedule::{Action, Element, Leg, Op, Operand, Place, Schedule};
 use fs_tests::emulated::{device, kernels_for, thorough, train};
+use fs_tests::on_all_cores;
 use fs_tests::pipes::joined;
 use fs_tests::through_relays;
 use fs_tests::training::{self, Outcome, options};
@@ -156,9 +157,8 @@ fn same(kernels: &Both, seed: u64, case: Case<'_>) {
 fn all_same(cases: &[Case<'_>], some: usize) {
     let Some(kernels) = kernels() else { return };
     let some = if thorough() { cases.len() } else { some };
-    for (seed, case) in (1..).zip(&cases[..some]) {
-        same(&kernels, seed, *case);
-    }
+    let numbered: Vec<_> = (1..).zip(&cases[..some]).collect();
+    on_all_cores(&numbered, |(seed, case)| same(&kernels, *seed, **case));
 }
 
 const SGD: &str = "sgd(lr: 3000)";

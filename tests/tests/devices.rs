@@ -16,6 +16,7 @@ use fs_schedule::{
 use fs_tests::mock::{self, Mock};
 use fs_tests::models::{Features, models};
 use fs_tests::mutations::{Mutation, mutations};
+use fs_tests::on_all_cores;
 use fs_tests::pipes::joined;
 use fs_tests::schedules::{Recipe, build};
 use fs_tests::training::{self, Outcome, compile, model};
@@ -68,8 +69,10 @@ fn equal(sharding: &str, optimizer: &str, unique: bool, ranks: &[u32]) {
             let expected = train::<Cpu<f32>>(&serial, &()).unwrap_or_else(|e| panic!("{e}"));
             let mut all = vec![serial, compile(&text, Strategy::Prefetch, *ranks, 1, microbatches)];
             all.extend((1..=3).map(|k| compile(&text, Strategy::Pec, *ranks, k, microbatches)));
-            for (i, schedule) in (0..).zip(&all) {
-                let seed = 100 * n + 10 * u64::from(microbatches) + i;
+            let numbered: Vec<_> = (0..).zip(&all).collect();
+            // Late ones wait much.
+            on_all_cores(&numbered, |(i, schedule)| {
+                let seed = 100 * n + 10 * u64::from(microbatches) + *i;
                 let (reports, outcome) = late(schedule, seed);
                 let what = format!(
                     "{sharding}, {ranks} ranks, {microbatches} microbatches, {:?} (schedule {i}), seed {seed}",
@@ -78,7 +81,7 @@ fn equal(sharding: &str, optimizer: &str, unique: bool, ranks: &[u32]) {
                 assert!(reports.is_empty(), "{what}: {reports:#?}");
                 let outcome = outcome.unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert!(outcome == expected, "{what}: other bits than on the CPU");
-            }
+            });
         }
     }
 }
@@ -258,14 +261,14 @@ fn missing_order_is_noticed() {
         assert_eq!(late(&schedule, 1), (Vec::new(), Ok(expected.clone())), "made by hand");
         bases.push((schedule, expected));
     }
-    let mut table = Vec::new();
     // With too few places for batches the reader waits for one of them to come back, on any device.
     let asked = |m: &&Mutation| thorough() || NOTICED.contains(&m.name);
-    for mutation in mutations().filter(|m| m.order && m.rule != "in-flight").filter(asked) {
+    let all: Vec<_> = mutations().filter(|m| m.order && m.rule != "in-flight").filter(asked).collect();
+    let table = on_all_cores(&all, |mutation| {
         let (found, tried) = noticed(mutation, &bases);
         eprintln!("{found} of {tried}: {}", mutation.name);
-        table.push((mutation.name, (found, tried)));
-    }
+        (mutation.name, (found, tried))
+    });
     for name in NOTICED {
         let (found, tried) = table.iter().find(|(n, _)| n == name).expect("a kind").1;
         assert!(found > 0 && 2 * found >= tried, "{name}: noticed in {found} of {tried}");
