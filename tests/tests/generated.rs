@@ -9,7 +9,10 @@ fn compare(file: &str, text: &str) {
         fs::write(&path, text).expect("docs can be written");
     }
     let have = fs::read_to_string(&path).unwrap_or_default();
-    assert!(have == text, "docs/{file} is out of date; run UPDATE_EXPECT=1 cargo test --test generated");
+    assert!(
+        have == text,
+        "docs/{file} is out of date; run UPDATE_EXPECT=1 cargo test -p fs-tests --test generated"
+    );
 }
 
 #[test]

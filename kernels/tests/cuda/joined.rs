@@ -462,6 +462,11 @@ fn as_one_they_give_the_same_bits() {
                 groups.push((0..=source.below(5)).map(|_| source.below(900)).collect());
             }
             groups.push((0..MOST).map(|n| n * 7 % 50).collect());
+            if kind == 3 {
+                // All may have lists that are summed by blocks, also as many as are joined.
+                groups.push(vec![600, 300, 257, 900]);
+                groups.push((0..MOST).map(|n| 257 + n * 7 % 50).collect());
+            }
             for (seed, sizes) in (0..).zip(&groups) {
                 same(work, *precision, sizes, 100 * kind + seed);
             }

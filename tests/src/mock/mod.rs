@@ -35,7 +35,7 @@ pub struct Options {
     pub seed: u64,
     /// Most polls of an operation.
     pub polls: u32,
-    /// One operation of the program in so many always takes ten times as long; 0: none.
+    /// One operation of the program in so many always takes thirty times as long; 0: none.
     pub slow: u64,
     /// Broken rules.
     pub reports: Arc<Mutex<Vec<String>>>,
@@ -168,7 +168,7 @@ impl Mock {
         let slow = self.is_slow(job.index);
         let polls = state.draw() % (u64::from(self.options.polls) + 1);
         let pause = Duration::from_micros(state.draw() % 40);
-        Ok(Wait { polls: polls as u32 * if slow { 10 } else { 1 }, pause })
+        Ok(Wait { polls: polls as u32 * if slow { 30 } else { 1 }, pause })
     }
 
     /// An operation is about to end: what was put aside is there again.
