@@ -211,8 +211,8 @@ def start(folder, key, executable, **environment):
     env = {**os.environ, "PROPTEST_RNG_SEED": "1", "RUST_BACKTRACE": "0", **environment}
     package = "tests" if key[0] == "fs-tests" else key[0].removeprefix("fs-")
     quiet = subprocess.DEVNULL
-    return subprocess.Popen([executable, "--quiet", *ONLY.get(key[2], [])], cwd=folder / package, env=env, stdout=quiet, stderr=quiet,
-                            preexec_fn=limited)
+    command = [executable, "--quiet", *ONLY.get(key[2], [])]
+    return subprocess.Popen(command, cwd=folder / package, env=env, stdout=quiet, stderr=quiet, preexec_fn=limited)
 
 
 def end(test):

@@ -1,6 +1,5 @@
 //! What ways of distributing a table cost, by hand.
 
-use crate::terms::choice;
 use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::cost::{Classes, Sizes};
 use fs_compiler::algebra::derive::{Ways, derive, table};
@@ -9,6 +8,8 @@ use fs_compiler::algebra::rules::{Context, Use};
 use fs_compiler::distribution::{Choice, Terms};
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Element, Sharding, Way, WirePrecision};
+
+use super::terms::choice;
 
 /// What a way sends is bytes of each of its lists: of all, of each class, of relays, to owners or to all replicas.
 #[test]

@@ -1,11 +1,12 @@
 //! Terms that mean the same have the same values on random data, on several ranks, and terms that do not, differ.
 
-use crate::terms::{Data, Sizes, choice, choices, sizes};
 use fs_compiler::distribution::reference::{Values, World};
 use fs_compiler::distribution::ty::Precision;
 use fs_compiler::distribution::{Choice, Id, Lookahead, Op, PerTable};
 use fs_schedule::{Element, Sharding, Way, WirePrecision};
 use proptest::prelude::*;
+
+use super::terms::{Data, Sizes, choice, choices, sizes};
 
 /// Of the two nearest numbers with zeros behind the eighth bit the nearer, of equally near ones the even one.
 fn brain(x: f32) -> f32 {

@@ -1,8 +1,6 @@
 //! Rules of the algebra: both sides mean the same on random data, twins are left alone, and what strategies do follows from
 //! the plainest terms.
 
-use crate::terms::counted::Counted;
-use crate::terms::{DIM, Data, Sizes, choice, choices, sizes};
 use egg::{AstSize, EGraph, Extractor, Language as _, Pattern, RecExpr, Rewrite, Runner};
 use fs_compiler::algebra::analysis::{Kind, Kinds};
 use fs_compiler::algebra::convert::{Table, to_nodes, to_term, to_terms};
@@ -13,6 +11,9 @@ use fs_compiler::distribution::ty::Sharded;
 use fs_compiler::distribution::{Choice, Id, Op};
 use fs_schedule::{Element, Extent, Sharding, Symbol as Sized, WirePrecision};
 use proptest::prelude::*;
+
+use super::terms::counted::Counted;
+use super::terms::{DIM, Data, Sizes, choice, choices, sizes};
 
 /// How the n-th sequence uses the table.
 fn how(n: usize) -> Use {

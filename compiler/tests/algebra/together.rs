@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::terms::{DIM, Data, Sizes, choices, sizes};
 use egg::{AstSize, EGraph, Extractor, Language as _, RecExpr, Runner};
 use fs_compiler::algebra::analysis::{Kind, Kinds};
 use fs_compiler::algebra::convert::{Table, to_nodes, to_term};
@@ -12,6 +11,8 @@ use fs_compiler::distribution::build::{Distribution, Numbered};
 use fs_compiler::distribution::{Choice, Id, Op};
 use fs_schedule::Extent;
 use proptest::prelude::*;
+
+use super::terms::{DIM, Data, Sizes, choices, sizes};
 
 /// Columns and rows of dense gradients: some are less than ranks, some end within a rank's part.
 const DENSE: [(u32, u32); 3] = [(1, 1), (3, 2), (5, 1)];
